@@ -179,11 +179,11 @@ def read_captioned(run: Run) -> Pairs:
 
 
 class Reduction:
-    """A map to the `components` leading principal components of a matrix (n, d). They are learned from 10,000 to 20,000
-    rows of the matrix, or from all rows if it has fewer.
+    """A map to the `components` leading principal components of a matrix (n, d). The components are learned from 10,000
+    to 20,000 rows of the matrix, or from all rows if the matrix has fewer.
 
-    `ridge` is relative to the mean variance of the reduced columns. It adds as much to their variances as RIDGE adds to
-    the variances of the columns of the matrix.
+    `ridge` is relative to the mean variance of the reduced columns. Such a ridge adds as much to the variances of these
+    columns as RIDGE adds to the variances of the columns of the matrix.
     """
 
     def __init__(self, matrix: np.ndarray, components: int) -> None:

@@ -26,7 +26,7 @@ from pipeline.compute import runtime
 
 runtime.configure()
 
-from tuning_queries import make_gapped_pairs  # noqa: E402  configures the runtime, before numpy is imported
+from tuning_queries import make_gapped_pairs  # noqa: E402  this configures the runtime, before numpy is imported
 
 # isort: split
 import numpy as np  # noqa: E402

@@ -146,8 +146,8 @@ def measure_changes(photos: Photos, count: int, draws: int) -> dict[str, dict[st
     after the change.
 
     Return `added` and `removed`, each with the `coverage` after this change, and the share of all photos that belong to
-    the changed kinds (`changed`), both in percent. Both are [minimum, mean, maximum] over all choices of `count` kinds.
-    The coverage of a choice is the mean over `draws` random draws.
+    the changed kinds (`changed`), both in percent. Coverage and share are given as [minimum, mean, maximum] over all
+    choices of `count` kinds. The coverage of a choice is the mean over `draws` random draws.
     """
     rng = np.random.default_rng(0)
     clusters = faiss.Kmeans(photos.images.shape[1], KINDS, seed=1)

@@ -78,8 +78,8 @@ def precision(searcher: Searcher, queries: Sequence[str], held_out: dict[int, se
     """Return the mean share of relevant photos among the TOP first results of each query, in percent of the largest
     possible share.
 
-    A photo is relevant for a query if its words in `held_out` (image_id -> words) contain all words of the query.
-    `where` is the condition that photos must satisfy, and `on` says whether words are also searched as text.
+    A photo is relevant for a query if its words in `held_out` (by image_id) contain all words of the query. `where` is
+    the condition that photos must satisfy, and `on` says whether words are also searched as text.
     """
     shares = []
     for query, answer in zip(queries, searcher.batch(queries, TOP, where, on), strict=True):

@@ -4,10 +4,10 @@
 
 The joint space has 96 dimensions. The reference is the step of Gong et al. 2014: one pair, negatives that are sampled
 one after the other, a gradient step on all of W and on the rows of U that the two sentences touch, and the constraint
-on the norms. It runs over a sample of the pairs from the first weights, where violating sentences are found at once.
-`reference` and `ratio` are scaled to the whole epoch. `pairs_per_second` and `reference_pairs_per_second` are the same
-times as rates. The sentences contain words that depend on their image, so that the epoch learns and violations become
-rarer.
+on the norms. The reference runs over a sample of the pairs from the first weights, where violating sentences are found
+at once. `reference` and `ratio` are scaled to the whole epoch. `pairs_per_second` and `reference_pairs_per_second` are
+the same times as rates. The sentences contain words that depend on their image, so that the epoch learns and violations
+become rarer.
 """
 
 import argparse

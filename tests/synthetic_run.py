@@ -109,8 +109,8 @@ def make_run(
 
 
 def write_config(run: Path, *more: dict) -> None:
-    """Write the configuration of the run, in place of an earlier configuration. It is CONFIG, into which the mappings
-    `more` are merged one after another.
+    """Write the configuration of the run, in place of an earlier configuration. The new configuration is CONFIG, into
+    which the mappings `more` are merged one after another.
     """
     Layout(run).config.write_text(yaml.safe_dump(reduce(merge, more, CONFIG)))
 

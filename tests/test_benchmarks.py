@@ -36,7 +36,9 @@ LINE_KEYS = {
     "tuning_queries.py": "recall_of_captions",
     "vectors.py": "share",
 }
-"""Benchmarks that do not compare two functions -> a key that at least one JSON line of their output has."""
+"""Mapping from a benchmark that does not compare two functions to a key that at least one JSON line of its output
+has.
+"""
 SLOW = {
     "chooser.py", "cold_search.py", "dask_workers.py", "decoding.py", "epochs.py", "index.py", "million.py",
     "moments.py", "sae.py", "serve.py",

@@ -40,7 +40,7 @@ def encoded(run: Path, how: dict, again: bool = True, stage: Stage = slow_encodi
 
 @contextmanager
 def killing(run: Path, count: int) -> Iterator[None]:
-    """Within the context, kill the first other process that has begun `count` shards of the run. The test fails if
+    """Kill the first other process that has begun `count` shards of the run, while the context lasts. The test fails if
     there is no such process.
     """
 

@@ -192,8 +192,8 @@ def pool(run: Path, pooling: str, **changes: object) -> Shard:
 
 
 def add_pooled(run: Path, pooling: str) -> None:
-    """Add an encoder to the configuration of the run, and prepare it. It pools the regions of the encoder `plain`.
-    `pooling` is its name and its method: `mean` or `max`.
+    """Add an encoder to the configuration of the run, and prepare it. The new encoder pools the regions of the encoder
+    `plain`. `pooling` is the name of the new encoder and its method: `mean` or `max`.
     """
     settings = json.loads((run / "config.yaml").read_text())
     settings["encoders"].append({"name": pooling, "architecture": "pooled", "of": "plain", "pooling": pooling})
