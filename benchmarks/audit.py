@@ -21,8 +21,8 @@ Features and text vectors are reduced to their leading principal components, so 
 
 Then copies of training photos are added to the photos. `recall` is the share of copies that the audit finds, and
 `neighbours` is the share of copies whose features are near the features of their photo. The line `as they are` is about
-the photos without added copies: `others` is the number of pairs of photos that the audit takes for copies, and 99.9 %
-of the photos have a correlation with their most similar photo of at most `99.9 %`.
+the photos without added copies. `others` is the number of pairs of photos that the audit takes for copies. `99.9 %` is
+the 99.9th percentile of the correlations of photos with the most similar other photo.
 """
 
 import argparse

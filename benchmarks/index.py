@@ -98,11 +98,11 @@ def image_table(count: int) -> pa.Table:
 
 
 def measure_exact(vectors: np.ndarray, queries: np.ndarray, repeats: int) -> None:
-    """Print two comparisons of an exact search of all `queries` (q, dim) at once among `vectors` (n, dim): with the
-    matrix product alone, timed `repeats` times, and with IndexFlatIP for one query at a time, timed for a few queries
-    and scaled to all.
+    """Print two comparisons of an exact search of all `queries` (q, dim) at once among `vectors` (n, dim).
 
-    `differing` counts the positions in the ten results of all queries at which IndexFlatIP has another row.
+    The first comparison is with the matrix product alone, timed `repeats` times. The second is with IndexFlatIP for one
+    query at a time, which is timed for a few queries and scaled to all queries. `differing` counts the positions in the
+    ten results of all queries at which IndexFlatIP has another row.
     """
     flat = faiss.IndexFlatIP(vectors.shape[1])
     flat.add(vectors)

@@ -121,9 +121,9 @@ def measure_draws(photos: Photos, draws: int) -> dict[str, float]:
     """Calibrate `draws` times with captions of random photos, and test each calibration with captions of the other
     photos.
 
-    Return the mean `coverage` over the draws and its `tenth_percentile`, both in percent, the share of draws that reach
-    PROMISED (`draws_above_83.5`, from 0 to 1), the mean number of likely matches of a caption (`size`), and the
-    percentage of captions that are judged to be out of domain (`out_of_domain`).
+    Return the mean `coverage` over the draws and its `tenth_percentile`, both in percent, and the share of draws that
+    reach PROMISED (`draws_above_83.5`, from 0 to 1). Also return the mean number of likely matches of a caption
+    (`size`), and the percentage of captions that are judged to be out of domain (`out_of_domain`).
     """
     rng = np.random.default_rng(0)
     every = np.arange(len(photos.images))
@@ -202,9 +202,9 @@ def soft_maximum(scores: np.ndarray) -> np.ndarray:
 def measure_scores(dev: Photos, test: Photos) -> dict[str, dict[str, float]]:
     """Return measures for each of NORMALISATIONS. The captions of dev set the line of likely matches.
 
-    The measures are the `coverage` on test in percent, the mean number of likely matches of a caption of test among the
-    photos of test (`size`), and the mean number of likely matches of a caption of dev among the photos of dev besides
-    the right photo (`size_on_dev`).
+    `coverage` is the coverage on test in percent. `size` is the mean number of likely matches of a caption of test
+    among the photos of test. `size_on_dev` is the mean number of likely matches of a caption of dev among the photos of
+    dev, without the right photo.
     """
     products = compare(dev.sentences, dev.images, dev.metric)
     right = np.take_along_axis(products, dev.owners[:, None], axis=1)[:, 0]

@@ -9,8 +9,8 @@ have encoded, whose number is `photographs`. `ours` has the recall@10 after the 
 the mean share of `reference` that is kept.
 
 - `features`: features of the old encoder are mapped to features of the new encoder, as `jointspace migrate` does in a
-  run, for all photos or for every second photo. The mapped features are embedded
-  in the joint space of the new encoder.
+  run, for all photos or for every second photo. The mapped features are embedded in the joint space of the new
+  encoder.
 - `features, fitted again`: the joint space is fitted to the mapped features of the training photos, as a run does.
 - `index from OLD` and `queries to OLD`: `jointspace.migrate` is used, with or without the captions of all training
   photos. OLD is `index` for vectors in the old joint space, and `features` for normalised features of the old encoder.

@@ -104,7 +104,8 @@ class Collection:
 
 def read(run: Run, encoders: Sequence[str], text_encoders: Sequence[str], captions: Path | None) -> Collection:
     """Read the features and text vectors of a run, and its captions. If `captions` is a file with the lines IMAGE TAB
-    NUMBER TAB CAPTION, its captions replace the captions of the run, which then must not need stored vectors.
+    NUMBER TAB CAPTION, its captions replace the captions of the run. Only tf-idf vectors can then be used, because the
+    run has no vectors of these captions.
     """
     manifest = run.manifest
     ids = np.arange(manifest.n_images)

@@ -44,8 +44,8 @@ def make_colours(
     sections `parts` replace whole sections.
 
     The collection has 40 images with one caption each and then `silent` images without captions. `say` makes a caption
-    from the name of the colour. The run fits and indexes one model: the first of `parts["models"]`, each of which must
-    be a mapping with a name, or `ncca` if there is no such section. The index is in the folder `bundle`.
+    from the name of the colour. The run fits and indexes one model: the first of `parts["models"]`, which must be a
+    mapping with a name, or `ncca` if there is no such section. The index is in the folder `bundle`.
     """
     names = draw(folder / "data", 40 + silent, 0)
     captions = (f"{name}\t0\t{say(name.partition('-')[0])}\n" for name in names[:40])
