@@ -113,8 +113,8 @@ def write_tokens_of_terms(run: Path) -> None:
 
 
 def whole_length(ids: np.ndarray) -> np.ndarray:
-    """Return the length of the vector of each whole image, (n,) for `ids` (n,). A longer vector belongs to a higher
-    id.
+    """Return the length (norm) of the vector of each whole image, (n,) for the images `ids` (n,). The length is
+    different for each image.
     """
     return (0.5 + 0.001 * ids).astype(np.float32)
 

@@ -62,7 +62,7 @@ ALL_CODE = list(code())
 
 
 def commands() -> Iterator[tuple[str, str, bool]]:
-    """Yield each command on a page: its place (`PAGE:LINE`), the command, and whether it is a whole line of a shell
+    """Yield each command on the pages: its place (`PAGE:LINE`), the command, and whether it is a whole line of a shell
     block and not a code span in prose.
     """
     for where, language, text in ALL_CODE:

@@ -64,7 +64,7 @@ class Case:
 
 @cache
 def make_case(name: str) -> Case:
-    """Make a model in the way of its stage, and return it with data that it has not seen.
+    """Make a model as its stage does, and return the model with data that it has not seen.
 
     `name` is a registered model, `NAME, TRAINING` for a linear model with another kind of training, or NAME-csls for a
     model with hubness correction.

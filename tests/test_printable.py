@@ -20,7 +20,7 @@ HARMLESS_TEXT = 'Größe 犬 🐕 naïve e\u0301 \u200d don\'t \\ "x"'
 
 
 def is_harmless(text: str) -> bool:
-    """Return whether a text has only harmless characters, and line feeds, by the categories of Unicode. Harmful
+    """Return whether a text has only harmless characters and line feeds, by the categories of Unicode. Harmful
     characters are control characters, surrogates, line separators, and characters that change the direction of text.
     """
     turning = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}

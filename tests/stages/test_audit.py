@@ -27,9 +27,9 @@ COLOURS = ("red", "green", "blue", "black", "white", "pink", "grey")
 THINGS = ("dog", "cat", "bird", "horse", "boat", "house", "tree", "car", "kite")
 IMAGES = 252
 WRONG = range(10, IMAGES, 20)
-"""The photos whose captions all belong to another photo. The photo i.png has the number i."""
+"""Numbers of the photos whose captions all belong to another photo. Photo i is the file i.png."""
 PARTLY_WRONG = range(15, IMAGES, 20)
-"""The photos with one caption that belongs to another photo, by number."""
+"""Numbers of the photos with one caption that belongs to another photo."""
 COPY = "copy.png"
 """The name of a photo in the test split that is a mirrored copy of the training photo 5.png."""
 
@@ -37,8 +37,8 @@ COPY = "copy.png"
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Make a run of 252 photos with three captions each, and of a mirrored copy of one photo, and return its folder.
-    Captions name a colour and a thing, and the features of a photo depend on both. Captions in WRONG and PARTLY_WRONG
-    are wrong.
+    Captions name a colour and a thing, and the features of a photo depend on both. The photos in WRONG have three wrong
+    captions, and the photos in PARTLY_WRONG have one.
     """
     folder = tmp_path_factory.mktemp("audit")
     data = folder / "data"

@@ -18,8 +18,8 @@ from pipeline.storage.shards import EMBEDDINGS, Shard, write_shard
 
 
 def configure(run: Path, grid: list[float]) -> Path:
-    """Make a configuration with the ensemble `both`, whose weights are searched in `grid`, the configuration of the
-    run. Return the path of the configuration.
+    """Write the configuration of the run, with the ensemble `both`, whose weights are chosen from `grid`. Return the
+    path of the configuration.
     """
     ensembles = {"both": {"members": ["right", "wrong"], "weights": grid}}
     variants = {name: {"model": "ncca"} for name in ("right", "wrong")}
@@ -61,7 +61,7 @@ def combine(run: Path, ensemble: str) -> Parameters:
 
 
 def combine_both(run: Path, grid: list[float]) -> Parameters:
-    """Make the ensemble `both`, whose weights are searched in `grid`, and return its stored model."""
+    """Make the ensemble `both`, whose weights are chosen from `grid`, and return its stored model."""
     configure(run, grid)
     return combine(run, "both")
 
