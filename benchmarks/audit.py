@@ -73,8 +73,8 @@ TEXT_COMPONENTS = 400
 LEMON_SEEDS = 3
 LEMON_NEIGHBOURS = 30
 LEMON_WEIGHT = 5.0
-"""The parameters beta and gamma of LEMoN. All its parameters have the values that its authors use without labelled
-pairs.
+"""The value of the parameters beta and gamma of LEMoN. All parameters of LEMoN have the values that its authors use
+without labelled pairs.
 """
 LEMON_TAU_1 = 0.1
 LEMON_TAU_2 = 5.0
@@ -213,8 +213,8 @@ def make_pairs(count: int = 300) -> Pairs:
 
 
 def exchange(rows: SplitRows, share: float, whole: bool, seed: int) -> np.ndarray:
-    """Exchange captions, and return the new order (m,): for the place of each caption, the number of the caption that
-    takes it. `rows` is not changed.
+    """Exchange captions, and return the new order (m,): entry i is the number of the caption that takes the place of
+    caption i. `rows` is not changed.
 
     If `whole` is true, a `share` of the photos in `rows` exchange all their captions, except photos with different
     numbers of captions. Otherwise a `share` of the single captions is exchanged. `seed` decides which photos or
@@ -232,8 +232,8 @@ def exchange(rows: SplitRows, share: float, whole: bool, seed: int) -> np.ndarra
 
 
 def take_from_nearest(rows: SplitRows, share: float, seed: int) -> np.ndarray:
-    """Replace a `share` of the captions in `rows`, and return the new order (m,): for the place of each caption, the
-    number of the caption that takes it. `rows` is not changed.
+    """Replace a `share` of the captions in `rows`, and return the new order (m,): entry i is the number of the caption
+    that takes the place of caption i. `rows` is not changed.
 
     A caption is replaced by a random caption of the photo whose features are most similar to the features of its own
     photo.

@@ -93,8 +93,8 @@ def search(folder: Path, kind: str) -> tuple[float, float]:
     """Search the index in `folder` in a new process, and return the CPU seconds and the wall-clock seconds of the
     process.
 
-    If `kind` is `verified`, the process hashes all files of the index. If it is `recognised`, the process does not hash
-    files that an earlier process has verified.
+    If `kind` is `verified`, the process hashes all files of the index. If `kind` is `recognised`, the process does not
+    hash files that an earlier process has verified.
     """
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     start = time.perf_counter()

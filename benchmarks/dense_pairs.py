@@ -2,9 +2,9 @@
 
     python benchmarks/dense_pairs.py [--pairs 1000000] [--dim 768]
 
-The output is one JSON line with the seconds for the moments, for the fit, and for making the rows, which belongs to
-neither of them. `ours` is the time for the moments and the fit. `reference` is the time of the bare products X'X, X'Y
-and Y'Y of the same number of blocks in the BLAS. `ratio` is `reference` divided by `ours`.
+The output is one JSON line with the seconds for the moments, for the fit, and for making the rows. `ours` is the time
+for the moments and the fit, without making the rows. `reference` is the time of the bare products X'X, X'Y and Y'Y of
+the same number of blocks in the BLAS. `ratio` is `reference` divided by `ours`.
 """
 
 import argparse

@@ -153,7 +153,7 @@ def forward(bench: Bench) -> None:
     """Measure forward passes of a batch on the device, in images per second, for three networks and the VARIANTS.
 
     The floor is the rate that is possible if only the multiplications took time, or only the reading and writing of
-    memory, whichever rate is lower. `bound` names which of them it is: `compute` or `memory`.
+    memory, whichever rate is lower. `bound` says which of the two sets the floor: `compute` or `memory`.
     """
     count = bench.size(256, 2)
     images = torch.randn(count, 3, *[bench.size(224, 64)] * 2, device=bench.device)

@@ -210,8 +210,8 @@ def tests(bench: Bench) -> None:
 
 def run(name: str, module: str, options: argparse.Namespace, seconds: float) -> None:
     """Run the part `name`, a function of the module `module`, and write a line before and after it. If the part fails,
-    the second line has the error. If it takes more than `seconds`, kill this process and all processes that it has
-    started.
+    the second line has the error. If the part takes more than `seconds`, kill this process and all processes that it
+    has started.
     """
     bench = Bench(name, options)
     append(bench.path, {"part": name, "name": "begun", "at": time.strftime("%T"), "limit": seconds})

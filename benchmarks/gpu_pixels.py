@@ -73,7 +73,7 @@ def photos(bench: Bench) -> None:
 
 def command(*arguments: str) -> str:
     """Run a stage of jointspace in a new process, and return its messages. Raises ImportError if the stage fails
-    because a module is missing, and RuntimeError if it fails for another reason.
+    because a module is missing, and RuntimeError if the stage fails for another reason.
     """
     called = [sys.executable, "-m", "stages.cli", "stage", *arguments, "--run", "results/gpu"]
     result = subprocess.run(called, capture_output=True, text=True, errors="replace")

@@ -161,8 +161,8 @@ def floors(images: int, dim: int) -> dict[str, float]:
     """Return the least possible seconds of the stages `accumulate` and `embed`, by name, for float16 features (images,
     dim).
 
-    For `accumulate`, the result is the time of the rank-k update. For `embed`, it is the time for reading the features
-    and projecting them, for two models. The rates of a plain matrix product and of a memory copy are measured here.
+    For `accumulate`, the result is the time of the rank-k update. For `embed`, the result is the time for reading and
+    projecting the features, for two models. The rates of a plain matrix product and of a memory copy are measured here.
     """
     matrix = np.random.default_rng(0).standard_normal((1536, 1536), np.float32)
     matrix @ matrix.T
