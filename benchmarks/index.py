@@ -20,7 +20,7 @@ import time
 from functools import partial
 from pathlib import Path
 
-from interleave import compare, parse_options, report
+from interleave import compare, parse_options, report, scale_reference
 
 from pipeline.compute import runtime
 
@@ -124,8 +124,7 @@ def measure_exact(vectors: np.ndarray, queries: np.ndarray, repeats: int) -> Non
         {**compare(f"{name} over the bare product", ours, product, repeats, runtime.threads()), "differing": differing}
     )
     alone = compare(f"{name} over one by one", ours, lambda: [flat.search(row[None], 10) for row in few], 3)
-    scale = len(queries) / len(few)
-    report({**alone, "reference": alone["reference"] * scale, "ratio": alone["ratio"] * scale})
+    report(scale_reference(alone, len(queries) / len(few)))
 
 
 def run_autofaiss(python: str, vectors: np.ndarray, folder: Path) -> tuple[faiss.Index, dict]:

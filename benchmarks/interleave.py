@@ -82,6 +82,16 @@ def compare(
     return result
 
 
+def scale_reference(result: dict[str, Any], factor: float) -> dict[str, Any]:
+    """Return a copy of `result`, the result of `compare`. In the copy, the wall seconds and CPU seconds of the
+    reference and both ratios are multiplied by `factor`.
+
+    A caller whose reference did only one part in `factor` of the work needs this.
+    """
+    keys = ("reference", "ratio", "reference_cpu", "ratio_cpu")
+    return {**result, **{key: factor * result[key] for key in keys}}
+
+
 def report(result: dict[str, Any]) -> None:
     """Print `result`, such as the result of `compare`, as a line of JSON. Numbers are rounded to five decimals."""
     print(json.dumps({key: round(value, 5) if isinstance(value, float) else value for key, value in result.items()}))

@@ -3,10 +3,10 @@
     python benchmarks/trees.py [--dimensions 512] [--pairs 5] [--epoch 30000]
 
 One measurement is a forward and a backward pass through the sentence encoder for a batch of 128 sentences. The
-recursion computes a few sentences, and `reference` and `ratio` are scaled to the batch. `largest_difference` compares
-vectors and gradients, relative to the largest entry if that is above 1. The last line is one epoch of training `sdtrnn`
-on `--epoch` sentences, with drawing batches, the image map, the loss, the gradients and AdaGrad. `cpu_seconds` counts
-all threads.
+recursion computes a few sentences, and its times are scaled to the batch. `largest_difference` compares vectors and
+gradients, relative to the largest entry if that is above 1. The last line is one epoch of training `sdtrnn` on
+`--epoch` sentences, with drawing batches, the image map, the loss, the gradients and AdaGrad. `cpu_seconds` counts all
+threads.
 """
 
 import argparse
@@ -14,7 +14,7 @@ import sys
 import time
 from pathlib import Path
 
-from interleave import compare, parse_options, report
+from interleave import compare, parse_options, report, scale_reference
 
 from pipeline.compute import runtime
 
@@ -81,9 +81,8 @@ def compare_encoder(kind: type[TreeRNN], trees: Trees, dimensions: int, pairs: i
         pairs,
         runtime.threads(),
     )
-    scale = BATCH / FEW_TREES
-    scaled = {key: result[key] * scale for key in ("reference", "ratio")}
-    return {**result, **scaled, "dimensions": dimensions, "largest_difference": max(differences)}
+    scaled = scale_reference(result, BATCH / FEW_TREES)
+    return {**scaled, "dimensions": dimensions, "largest_difference": max(differences)}
 
 
 def time_epoch(trees: Trees, dimensions: int) -> dict:

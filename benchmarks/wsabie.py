@@ -5,9 +5,8 @@
 The joint space has 96 dimensions. The reference is the step of Gong et al. 2014: one pair, negatives that are sampled
 one after the other, a gradient step on all of W and on the rows of U that the two sentences touch, and the constraint
 on the norms. The reference runs over a sample of the pairs from the first weights, where violating sentences are found
-at once. `reference` and `ratio` are scaled to the whole epoch. `pairs_per_second` and `reference_pairs_per_second` are
-the same times as rates. The sentences contain words that depend on their image, so that the epoch learns and violations
-become rarer.
+at once. Its times are scaled to the whole epoch. `pairs_per_second` and `reference_pairs_per_second` are the wall times
+as rates. The sentences contain words that depend on their image, so that the epoch learns and violations become rarer.
 """
 
 import argparse
@@ -15,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from interleave import compare, parse_options, report
+from interleave import compare, parse_options, report, scale_reference
 
 from pipeline.compute import runtime
 
@@ -110,14 +109,12 @@ def main() -> None:
     first = next(train(*pairs, schedule))
     one_by_one = partial(loop, *pairs, first.w, first.u, replace(schedule, learning_rate=0.01))
     n = len(pairs[2])
-    scale = len(pairs[2]) / SAMPLE
     for rule, adaptive in (("SGD", False), ("AdaGrad", True)):
         epoch = partial(run, *pairs, replace(schedule, adaptive=adaptive))
         result = compare(f"an epoch of {rule} over a loop of SGD over pairs", epoch, one_by_one, 5, runtime.threads())
-        ours = result["ours"]
-        reference = result["reference"] * scale
-        result |= {"reference": reference, "ratio": result["ratio"] * scale, "batch": schedule.batch}
-        report({**result, "pairs_per_second": n / ours, "reference_pairs_per_second": n / reference})
+        result = scale_reference(result, n / SAMPLE)
+        rates = {"pairs_per_second": n / result["ours"], "reference_pairs_per_second": n / result["reference"]}
+        report({**result, "batch": schedule.batch, **rates})
 
 
 if __name__ == "__main__":

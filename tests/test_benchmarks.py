@@ -3,12 +3,17 @@ measurement, and writes a result.
 """
 
 import json
+import sys
 from pathlib import Path
 
 import forked_programs
 import pytest
 
 ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+from interleave import compare, scale_reference  # noqa: E402
+
 WITHOUT_TINY = {
     "gpu_parts.py": "tests/test_gpu_benchmark.py runs it",
     "gpu_verdict.py": "tests/test_gpu_benchmark.py runs it",
@@ -66,3 +71,10 @@ def test_each_benchmark_runs_and_prints_a_result(name: str, tmp_path: Path, monk
         assert any(LINE_KEYS[name] in line for line in lines), result.stdout
     else:
         assert any(line.keys() >= COMPARISON and line["ratio"] > 0 for line in lines), result.stdout
+
+
+def test_scaling_the_reference_multiplies_wall_seconds_cpu_seconds_and_ratios() -> None:
+    result = compare("two sums", lambda: sum(range(1000)), lambda: sum(range(10)), pairs=2)
+    scaled = scale_reference(result, 100)
+    multiplied = {"reference", "ratio", "reference_cpu", "ratio_cpu"}
+    assert scaled == {key: value * 100 if key in multiplied else value for key, value in result.items()}
