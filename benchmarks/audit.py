@@ -2,8 +2,8 @@
 
     python benchmarks/audit.py RUN [--half second] [--seeds 10] [--photos 500] [--captions 1] [--copies 250]
 
-RUN needs features, vectors of captions, and its photos in the folder that its configuration names. Captions of one half
-of the photos are replaced, for each seed anew:
+RUN needs features, vectors of captions, and its photos in the folder that its configuration names. Some captions in one
+half of the photos are replaced, for each seed anew:
 
 - `photos`: the captions of a share of the photos are exchanged.
 - `captions`: a share of the single captions is exchanged.
@@ -12,16 +12,17 @@ of the photos are replaced, for each seed anew:
 
 Each line has means over the seeds. `wrong` is the number of replaced items, `estimate` is the number of wrong items
 that the audit estimates, and `listed` is the number of items in the audit's list of wrong items at the false discovery
-rate 0.1. `rate` is the share of listed items that were not replaced, and `power` is the share of replaced items that
-are listed. `area` is the area under the ROC curve of the audit's scores, and `lemon` is this area for the score of
-LEMoN (Zhang et al. 2025) on the same embeddings, for the first LEMON_SEEDS seeds.
+rate 0.1. `least` and `most` are the smallest and the largest `listed`. `rate` is the share of listed items that were
+not replaced, and `power` is the share of replaced items that are listed. `area` is the area under the ROC curve of the
+audit's scores, and `lemon` is this area for the score of LEMoN (Zhang et al. 2025) on the same embeddings, for the
+first LEMON_SEEDS seeds.
 
 Features and text vectors are reduced to their leading principal components, so that ten seeds take minutes.
 
-Then copies of training photos are put into another split. `recall` is the share of copies that the audit finds, and
-`neighbours` is the share of copies whose features are near the features of their photo. `others` is the number of other
-pairs of photos that the audit takes for copies. `99.9 %` is the correlation with the most similar other photo that 99.9
-% of the photos do not exceed.
+Then copies of training photos are added to the photos. `recall` is the share of copies that the audit finds, and
+`neighbours` is the share of copies whose features are near the features of their photo. The line `as they are` is about
+the photos without added copies. `others` is the number of pairs of photos that the audit takes for copies. `99.9 %` is
+the 99.9th percentile of the correlations of photos with the most similar other photo.
 """
 
 import argparse
@@ -72,7 +73,9 @@ TEXT_COMPONENTS = 400
 LEMON_SEEDS = 3
 LEMON_NEIGHBOURS = 30
 LEMON_WEIGHT = 5.0
-"""Value of beta and of gamma. All parameters of LEMoN have the values that its authors use without labelled pairs."""
+"""The value of the parameters beta and gamma of LEMoN. All parameters of LEMoN have the values that its authors use
+without labelled pairs.
+"""
 LEMON_TAU_1 = 0.1
 LEMON_TAU_2 = 5.0
 NOUNS = (
@@ -88,18 +91,20 @@ KNOWN_WRONG = {
     "3241965735_8742782a70.jpg": "A parachute caught on a tree with some people on the ground shining a light at it .",
     "3435233065_3411f2d29d.jpg": "A guy racing his motorcycle on a trail .",
 }
-"""File name of a photo of Flickr8k -> its wrong caption, which `read_captioned` leaves out. The photos of the 32
-captions, and of the 32 sets of captions, that have the lowest scores before any exchange were inspected. No other
-caption of these photos was wrong."""
+"""Mapping from the file name of a photo of Flickr8k to its wrong caption, which `read_captioned` leaves out.
+
+The photos of the 32 captions, and of the 32 sets of captions, that have the lowest scores before any exchange were
+inspected. No other caption of these photos was wrong.
+"""
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """Photos and captions: `rows` with reduced features and text vectors, and the `texts` (m,) of the captions.
+    """Photos and their captions: `rows` with reduced features and text vectors, and the `texts` (m,) of the captions.
 
-    `ridges` has a ridge for the reduced image view and for the reduced text view, relative to the mean variance. They
-    add as much to the variances as RIDGE adds to the variances of the whole views. `encode` returns the reduced text
-    vectors (k, d) of a list of new captions.
+    `ridges` has a ridge for the reduced image view and a ridge for the reduced text view, each relative to the mean
+    variance of its view. A ridge adds as much to the variances as RIDGE adds to the variances of the whole view.
+    `encode` returns the reduced text vectors (k, d) of a list of k new captions.
     """
 
     rows: SplitRows
@@ -108,8 +113,9 @@ class Pairs:
     encode: Callable[[list[str]], np.ndarray]
 
     def select(self, photos: np.ndarray, captions: int | None) -> "Pairs":
-        """Return the photos with the row numbers `photos` (k,). If `captions` is a number, keep at most so many
-        captions of each photo, the first ones."""
+        """Return the photos with the row numbers `photos` (k,), which must be sorted. If `captions` is a number, keep
+        only the first captions of each photo, at most so many.
+        """
         rows = self.rows
         position = np.arange(len(rows.owners)) - np.searchsorted(rows.owners, rows.owners)
         kept = np.flatnonzero(np.isin(rows.owners, photos) & (position < (captions or 1 << 30)))
@@ -124,8 +130,9 @@ class Pairs:
 
 
 def read_captioned(run: Run) -> Pairs:
-    """Read all photos with captions, of all splits of a run, and reduce the features and the text vectors to their
-    leading principal components. The captions in KNOWN_WRONG are left out."""
+    """Read all photos with captions, of all splits of a run, without the captions in KNOWN_WRONG. Reduce the features
+    and the text vectors to their leading principal components.
+    """
     config = run.config
     names = [entry.name for entry in config.text_encoders]
     encoders = tuple(entry.name for entry in config.encoders)
@@ -172,11 +179,11 @@ def read_captioned(run: Run) -> Pairs:
 
 
 class Reduction:
-    """The `components` leading principal components of a matrix (n, d), which are learned from 10,000 to 20,000 of its
-    rows, or from all rows if there are fewer.
+    """A map to the `components` leading principal components of a matrix (n, d). The components are learned from 10,000
+    to 20,000 rows of the matrix, or from all rows if the matrix has fewer.
 
-    `ridge` is relative to the mean variance of the reduced columns. It adds as much to their variances as RIDGE adds to
-    the variances of the columns of the matrix.
+    `ridge` is relative to the mean variance of the reduced columns. Such a ridge adds as much to the variances of these
+    columns as RIDGE adds to the variances of the columns of the matrix.
     """
 
     def __init__(self, matrix: np.ndarray, components: int) -> None:
@@ -192,8 +199,9 @@ class Reduction:
 
 
 def make_pairs(count: int = 300) -> Pairs:
-    """Draw `count` synthetic photos with two captions each, for --tiny. `encode` of the result returns the vectors of
-    the first captions, whatever the new captions are."""
+    """Draw `count` synthetic photos with two captions each, for --tiny. The function `encode` of the result returns the
+    vectors of the first captions, whatever the new captions are.
+    """
     rng = np.random.default_rng(0)
     owners = np.repeat(np.arange(count), 2)
     shown = rng.standard_normal((count, 6))
@@ -205,11 +213,12 @@ def make_pairs(count: int = 300) -> Pairs:
 
 
 def exchange(rows: SplitRows, share: float, whole: bool, seed: int) -> np.ndarray:
-    """Exchange all captions of a `share` of the photos in `rows` if `whole` is true, and otherwise a `share` of single
-    captions. `seed` decides which.
+    """Exchange captions, and return the new order (m,): entry i is the number of the caption that takes the place of
+    caption i. `rows` is not changed.
 
-    Photos with different numbers of captions do not exchange them. `rows` is not changed. Return the new order (m,):
-    the number of the caption that takes the place of each caption.
+    If `whole` is true, a `share` of the photos in `rows` exchange all their captions, except photos with different
+    numbers of captions. Otherwise a `share` of the single captions is exchanged. `seed` decides which photos or
+    captions.
     """
     rng = np.random.default_rng(seed)
     captions = np.arange(len(rows.owners))
@@ -223,9 +232,12 @@ def exchange(rows: SplitRows, share: float, whole: bool, seed: int) -> np.ndarra
 
 
 def take_from_nearest(rows: SplitRows, share: float, seed: int) -> np.ndarray:
-    """Replace a `share` of the captions in `rows` by a random caption of the photo whose features are most similar to
-    the caption's own photo. `rows` is not changed. Return the number of the caption that is at the place of each
-    caption afterwards (m,)."""
+    """Replace a `share` of the captions in `rows`, and return the new order (m,): entry i is the number of the caption
+    that takes the place of caption i. `rows` is not changed.
+
+    A caption is replaced by a random caption of the photo whose features are most similar to the features of its own
+    photo.
+    """
     rng = np.random.default_rng(seed)
     unit = normalise(rows.features["reduced"].copy(), ["l2"])
     cosines = unit @ unit.T
@@ -238,8 +250,10 @@ def take_from_nearest(rows: SplitRows, share: float, seed: int) -> np.ndarray:
 
 
 def replace_nouns(pairs: Pairs, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Replace one of NOUNS by another in a `share` of the captions, among the captions that have such a noun. `pairs`
-    is not changed. Return the vectors (m, d) of all captions, and whether each caption has changed (m,)."""
+    """Replace a noun of NOUNS by another noun of NOUNS in a `share` of all captions, or in all captions with such a
+    noun if these are fewer. `pairs` is not changed. Return the vectors (m, d) of all captions, and whether each caption
+    (m,) has changed.
+    """
     rng = np.random.default_rng(seed)
     words = [text.split() for text in pairs.texts]
     with_noun = [row for row, caption in enumerate(words) if set(caption) & set(NOUNS)]
@@ -255,11 +269,11 @@ def replace_nouns(pairs: Pairs, share: float, seed: int) -> tuple[np.ndarray, np
 
 
 def replace_captions(pairs: Pairs, noise: str, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Make a `share` of the captions wrong by the kind of `noise`: `photos`, `captions`, `nearest` or `noun`, which the
-    docstring of this module describes.
+    """Make a `share` of the captions wrong. `noise` is the kind of noise: `photos`, `captions`, `nearest` or `noun`,
+    which the docstring of this module describes. `pairs` is not changed.
 
-    Return the text vectors (m, d). Also return whether each caption (m,) is wrong or, for `photos`, whether the
-    captions of each photo (n,) are wrong.
+    Return the text vectors (m, d) of all captions after the change. Also return whether each caption (m,) is wrong or,
+    for `photos`, whether the captions of each photo (n,) are wrong.
     """
     rows = pairs.rows
     if noise == "noun":
@@ -276,7 +290,9 @@ def replace_captions(pairs: Pairs, noise: str, share: float, seed: int) -> tuple
 
 def embed(pairs: Pairs, vectors: np.ndarray, seed: int) -> list[Rivals]:
     """Divide the photos into folds, which `seed` draws, and embed the pairs of each fold as the audit does: by a model
-    of the other folds. The text `vectors` (m, d) replace the text vectors of `pairs`. Return one Rivals per fold."""
+    that is fitted to the other folds. The text `vectors` (m, d) replace the text vectors of `pairs`. Return one Rivals
+    per fold.
+    """
     features = pairs.rows.features["reduced"]
     owners = pairs.rows.owners
     folds = draw_folds(np.empty((0, 2), int), len(features), seed)
@@ -295,10 +311,10 @@ def embed(pairs: Pairs, vectors: np.ndarray, seed: int) -> list[Rivals]:
 def score_lemon(rivals: Rivals) -> np.ndarray:
     """Compute the score of LEMoN for each caption (m,): high scores are suspicious (Zhang et al. 2025, section 3).
 
-    It is the cosine distance of photo and caption, plus LEMON_WEIGHT times the mean of weighted distances between the
-    caption and the captions of the LEMON_NEIGHBOURS pairs with the nearest photos, plus the same term with photos and
-    captions exchanged. Pairs of the same photo are not among these pairs. A neighbour has a higher weight if it is
-    near, and if its own photo and caption are near each other.
+    The score is the cosine distance of photo and caption, plus LEMON_WEIGHT times two means. The first is the mean of
+    weighted distances between the caption and the captions of its LEMON_NEIGHBOURS neighbours: the pairs with the
+    nearest photos, except pairs of the same photo. In the second mean, photos and captions have changed places. A
+    neighbour has a higher weight if it is near, and if its own photo and caption are near each other.
     """
     x = rivals.x[rivals.owners]
     y = rivals.y
@@ -316,8 +332,9 @@ def score_lemon(rivals: Rivals) -> np.ndarray:
 
 
 def find_replaced(pairs: Pairs, seeds: int, noises: list[str]) -> Iterator[dict[str, Any]]:
-    """Yield a line with the means over the seeds for each kind of noise in `noises` and each share of replaced items in
-    SHARES. The noise `noun` has only the share 0.05."""
+    """Yield a line of output for each kind of noise in `noises` and each share of replaced items in SHARES, with means
+    over `seeds` seeds. The noise `noun` has only the share 0.05.
+    """
     for noise in noises:
         for share in SHARES if noise != "noun" else (0.05,):
             figures = [find_with_seed(pairs, noise, share, seed) for seed in range(seeds)]
@@ -332,7 +349,8 @@ def find_replaced(pairs: Pairs, seeds: int, noises: list[str]) -> Iterator[dict[
 
 def find_with_seed(pairs: Pairs, noise: str, share: float, seed: int) -> dict[str, Any]:
     """Replace captions, score all pairs as the audit does, and compare the list of the audit with the replaced items.
-    Return the values of a line (see the docstring of this module) for one seed."""
+    Return the values of a line of output, which the docstring of this module describes, for one seed.
+    """
     vectors, is_wrong = replace_captions(pairs, noise, share, seed)
     seconds = time.process_time()
     folds = embed(pairs, vectors, seed)
@@ -364,7 +382,7 @@ def encode_again(image: Image.Image, quality: int = 90) -> Image.Image:
 
 
 def crop(image: Image.Image, rng: np.random.Generator) -> Image.Image:
-    """Cut out a rectangle with nine tenths of each side, at a random position."""
+    """Return a rectangle of the image with nine tenths of each side, from a random position."""
     size = [round(0.9 * side) for side in image.size]
     left, top = (int(rng.integers(whole - part + 1)) for whole, part in zip(image.size, size, strict=True))
     return image.crop((left, top, left + size[0], top + size[1]))

@@ -2,8 +2,8 @@
 
     python benchmarks/beam.py [--images 64] [--beam 7] [--dimensions 256] [--pairs 7]
 
-The network has the shape of a trained `mrnn` and a vocabulary of the size of Flickr8k's. Its weights are random, and no
-sentence ends before its 15th word. `equal` says whether both ways found the same sentences.
+The network has the shape of a trained `mrnn`, and a vocabulary of the size of the vocabulary of Flickr8k. Its weights
+are random, and no sentence ends before its 15th word. `equal` says whether both ways found the same sentences.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Measures the memory for choosing, building and writing an index, compared with the size of its file.
+"""Measures the memory for choosing, building and writing an index, compared with the size of the index file.
 
     python benchmarks/build_memory.py [--vectors 300000] [--dim 512] [--tiny]
 
@@ -31,8 +31,9 @@ BLOCK = 8192
 
 
 def write_vectors(path: Path, count: int, dim: int) -> None:
-    """Write vectors (count, dim) in float32 to the .npy file `path`. They have unit length, and each is near one of
-    CLUSTERS centres."""
+    """Write vectors (count, dim) in float32 to the .npy file `path`. All vectors have unit length, and each is near one
+    of CLUSTERS centres.
+    """
     rng = np.random.default_rng(0)
     centres = rng.standard_normal((CLUSTERS, dim), dtype=np.float32)
     array = np.lib.format.open_memmap(path, "w+", np.float32, (count, dim))

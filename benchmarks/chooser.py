@@ -39,7 +39,7 @@ def spin() -> None:
 
 @contextmanager
 def busy_loops(count: int) -> Iterator[None]:
-    """Run `count` processes, each of which uses a core, until the context ends."""
+    """Run `count` processes, each of which keeps one core busy, until the context ends."""
     loops = [SPAWN.Process(target=spin, daemon=True) for _ in range(count)]
     for loop in loops:
         loop.start()
@@ -52,11 +52,11 @@ def busy_loops(count: int) -> Iterator[None]:
 
 
 def choose_once(vectors: int, dim: int, floor: float, sample: int) -> dict[str, object]:
-    """Choose an index type for synthetic vectors.
+    """Choose an index type for synthetic vectors, and return facts about the choice.
 
-    Returns its `factory` string, the wall `seconds` of the choice, the CPU seconds divided by them as `cpu_over_wall`,
-    and in `costs` the cost of each factory string that was tried without a failure, times 1e9 and divided by the number
-    of vectors.
+    The facts are the chosen `factory` string, the wall `seconds` of the choice, and the CPU seconds divided by the wall
+    seconds (`cpu_over_wall`). `costs` has the cost of each factory string that was tried without a failure, times 1e9
+    and divided by the number of vectors.
     """
     images, sentences = make_pairs(vectors, 1000, dim)
     wall = time.perf_counter()

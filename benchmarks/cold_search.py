@@ -1,11 +1,11 @@
-"""The first search of a new process: a large index against a small index of the same model.
+"""Measures the first search of a new process, in a large index and in a small index of the same model.
 
     python benchmarks/cold_search.py [--tiny] [--runs 5] [--folder FOLDER]
 
 Both indexes have synthetic vectors in clusters, in inverted files that visit the same number of lists. After one search
-that verifies the files, processes search both in turn. For each kind of process, a line of JSON has the median of its
-CPU seconds and of its wall-clock seconds for the small and for the large index, and the medians of the ratios. The kind
-`recognised` does not hash files that were verified before, and the kind `verified` hashes all files.
+that verifies the files of an index, processes search both indexes in turn. There is a line of JSON for each kind of
+process: `recognised` does not hash files that were verified before, and `verified` hashes all files. The line has the
+median CPU seconds and wall-clock seconds for the small and for the large index, and the medians of the ratios.
 """
 
 import argparse
@@ -50,7 +50,9 @@ assert len(found) == 10
 
 
 def write_model(folder: Path) -> IndexShard:
-    """Write an index of a few pairs, whose model the other indexes use, and the file of a query. Return the index."""
+    """Write an index of a few pairs, whose model the other indexes use, and the vector of a query in query.npy. Return
+    the index.
+    """
     rng = np.random.default_rng(0)
     images = rng.standard_normal((2 * DIM, DIM), dtype=np.float32)
     texts = images + 0.1 * rng.standard_normal(images.shape, dtype=np.float32)
@@ -61,7 +63,7 @@ def write_model(folder: Path) -> IndexShard:
 
 
 def write_index(folder: Path, source: IndexShard, rows: int) -> None:
-    """Write an index of `rows` synthetic vectors, with the model of the index shard `source`."""
+    """Write an index of `rows` synthetic vectors into `folder`, with the model of the index shard `source`."""
     rng = np.random.default_rng(1)
     dim = source.card.dim
     centres = rng.standard_normal((LISTS, dim), dtype=np.float32)
@@ -88,8 +90,12 @@ def write_index(folder: Path, source: IndexShard, rows: int) -> None:
 
 
 def search(folder: Path, kind: str) -> tuple[float, float]:
-    """Search the index in a folder in a new process. If `kind` is `verified`, the process hashes all files, otherwise
-    none. Returns the CPU seconds and the wall-clock seconds of the process."""
+    """Search the index in `folder` in a new process, and return the CPU seconds and the wall-clock seconds of the
+    process.
+
+    If `kind` is `verified`, the process hashes all files of the index. If `kind` is `recognised`, the process does not
+    hash files that an earlier process has verified.
+    """
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     start = time.perf_counter()
     subprocess.run([sys.executable, "-c", PROGRAM, str(folder), kind], check=True)

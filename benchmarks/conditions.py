@@ -5,12 +5,13 @@
 The pairs of images and captions are synthetic (see benchmarks/tuning_queries.py). The index is built and measured as
 `build-index` does it, and is written with a table of images that has columns of numbers. The condition `random < 0.01`
 is not correlated with a query. The condition `near_0 < 0.01` allows the hundredth of the images that is nearest to a
-sampled image. The queries `near` are the captions that are closest to this image, and `other` are arbitrary captions.
+sampled image. Other shares than 0.01 are measured as well. The queries `near` are the captions that are closest to this
+image, and `other` are arbitrary captions.
 
 Each line has the recall@10 of captions that did not tune the index, compared with exact search among the allowed
-images, and the time of a search without (`ours`) and with the condition (`reference`), one caption at a time, from the
-vector to the rows of the results. `ratio` and `ratio_cpu` say how many times as long the search with the condition
-takes. The condition is evaluated again for every search.
+images, and as the mean over four sampled images. The line also has the time of a search without (`ours`) and with the
+condition (`reference`), one caption at a time, from the vector to the rows of the results. `ratio` and `ratio_cpu` say
+how many times as long the search with the condition takes. The condition is evaluated again for every search.
 """
 
 import argparse
@@ -45,7 +46,7 @@ from pipeline.storage.stored_index import open_index  # noqa: E402
 
 ANCHORS = 4
 QUERIES = 100
-"""Number of queries whose time is measured for a line."""
+"""Number of queries that are timed for a line of output."""
 
 
 def search_each(searcher: Searcher, queries: np.ndarray, where: str | None) -> None:

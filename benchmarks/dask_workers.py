@@ -21,7 +21,7 @@ from interleave import parse_options
 
 from pipeline.compute import runtime
 
-if __name__ == "__main__":  # Workers must not run this: they inherit the settings, and have imported numpy.
+if __name__ == "__main__":  # Workers inherit the settings, and have imported numpy.
     runtime.configure(1)
 
 import numpy as np  # noqa: E402
@@ -49,8 +49,9 @@ DIMENSIONS = 128
 
 
 def sum_shard(folder: Path, number: int) -> Moments:
-    """Return the moments of the shard `number` below `folder`: the sums of products of its features and tf-idf vectors,
-    computed as the stage `accumulate` computes them."""
+    """Return the moments of the shard `number` in `folder`: the sums of products of its features and tf-idf vectors,
+    computed as the stage `accumulate` computes moments.
+    """
     x = Shard(shard_path(folder / "features", number), FEATURES)["features"]
     y = VectorShard(shard_path(folder / "tfidf", number)).matrix
     accumulator = MomentsAccumulator(x.shape[1], DIM_Y, 1)
@@ -61,9 +62,10 @@ def sum_shard(folder: Path, number: int) -> Moments:
 
 
 def embed_shard(folder: Path, number: int) -> int:
-    """Project the features and tf-idf vectors of the shard `number` below `folder` by random matrices, and write the
-    result, with rows of unit length, as a shard of embeddings. Return 1, which the caller adds up to the number of
-    shards."""
+    """Multiply the features and tf-idf vectors of the shard `number` in `folder` by random matrices, scale the rows to
+    unit length, and write them as a shard of embeddings. Return 1, so that the sum of the results is the number of
+    shards.
+    """
     x = Shard(shard_path(folder / "features", number), FEATURES)["features"]
     y = VectorShard(shard_path(folder / "tfidf", number)).matrix
     rng = np.random.default_rng(0)
@@ -92,8 +94,9 @@ def cpu_seconds(cluster: LocalCluster) -> float:
 
 
 def timed(cluster: LocalCluster, function, shards: int) -> tuple[float, float]:
-    """Call `function` with the number of each of `shards` shards on the workers of the cluster. Return the wall seconds
-    of all calls together, and the CPU seconds of the workers."""
+    """Call `function` on the workers of the cluster with the number of each of `shards` shards, and add up the results.
+    Return the wall seconds of all calls together, and the CPU seconds of the workers.
+    """
     start = time.perf_counter()
     cpu = cpu_seconds(cluster)
     map_reduce(function, range(shards), add, cluster.scheduler_address)

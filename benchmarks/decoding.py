@@ -2,9 +2,9 @@
 
     python benchmarks/decoding.py --weights mobilenet_v2.safetensors
 
-The first comparison decodes large JPEGs at a reduced scale and at full scale. The second sends pixels from worker
-processes through shared memory and through pickles. The last line compares the features of JPEGs that were decoded at
-half scale and at full scale.
+The first comparison decodes large JPEGs at a reduced scale and at full scale. The second comparison sends pixels from
+worker processes through shared memory and through pickles. The last line compares the features of JPEGs that were
+decoded at half scale with the features of the same JPEGs decoded at full scale.
 """
 
 import argparse
@@ -61,7 +61,7 @@ def main() -> None:
 def camera_photograph() -> bytes:
     """Return a JPEG with as many pixels as a camera's photo (CAMERA).
 
-    It shows a probe image of 512 x 512 pixels, enlarged, so it has no detail finer than about 6 pixels.
+    The JPEG shows an enlarged probe image of 512 x 512 pixels, so it has no detail finer than about 6 pixels.
     """
     probe = Image.fromarray(make_probes(512)[0]).resize(CAMERA, Image.Resampling.BICUBIC)
     data = io.BytesIO()
@@ -70,12 +70,13 @@ def camera_photograph() -> bytes:
 
 
 def cosines(weights: Path | None, folder: Path | None) -> dict:
-    """Compare a network's features of JPEGs that were decoded at half scale with its features of the same JPEGs decoded
-    at full scale.
+    """Compare the features of JPEGs that were decoded at half scale with the features of the same JPEGs decoded at full
+    scale.
 
-    The network is MobileNetV2 with the `weights` of a file, or random weights. The JPEGs are in `folder`, or synthetic
-    if it is None. The network sees a quarter of the shorter side, so that decoding at half scale is allowed. Returns
-    the median and the least cosine of the two features of an image, and the number of images as `pictures`.
+    The network is MobileNetV2 with the `weights` of a file, or with random weights if `weights` is None. The JPEGs are
+    at most 40 files of `folder`, or synthetic images if `folder` is None. The network sees a quarter of the shorter
+    side, so that decoding at half scale is allowed. The result has the median and the least cosine between the two
+    features of an image, and the number of images as `pictures`.
     """
     network = build("mobilenet_v2", seed=0).features
     if weights:

@@ -2,9 +2,9 @@
 
     python benchmarks/dense_pairs.py [--pairs 1000000] [--dim 768]
 
-The output is one JSON line with the seconds for the moments, for the fit, and for making the rows, which is not a part
-of the first two. `reference` is the time of the bare products X'X, X'Y and Y'Y of the same number of blocks in the
-BLAS. `ratio` is this time divided by the time for the moments and the fit.
+The output is one JSON line with the seconds for the moments, for the fit, and for making the rows. `ours` is the time
+for the moments and the fit, without making the rows. `reference` is the time of the bare products X'X, X'Y and Y'Y of
+the same number of blocks in the BLAS. `ratio` is `reference` divided by `ours`.
 """
 
 import argparse
@@ -32,8 +32,9 @@ RIDGES = (0.01, 0.1, 1.0)
 
 
 class CausedPairs:
-    """A source of synthetic pairs. Both vectors of a pair are linear maps of the same HIDDEN values with added noise.
-    The noise is drawn once, and shifted for each block of pairs."""
+    """A source of synthetic pairs. Both vectors of a pair are linear maps of the same HIDDEN random values, with added
+    noise. The noise is drawn once, and shifted for each block of pairs.
+    """
 
     def __init__(self, dim: int) -> None:
         self._rng = np.random.default_rng(0)
@@ -41,7 +42,7 @@ class CausedPairs:
         self._noise = self._rng.standard_normal((BLOCK_ROWS, dim), np.float32)
 
     def draw(self, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """Make `count` pairs. Returns x and y, each (count, dim) in float32."""
+        """Draw `count` pairs, at most BLOCK_ROWS. Return x and y, each (count, dim) in float32."""
         hidden = self._rng.standard_normal((count, HIDDEN), np.float32)
         steps = self._rng.integers(self._noise.shape[1], size=2)
         noise = (np.roll(self._noise[:count], step, axis=1) for step in steps)

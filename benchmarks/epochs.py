@@ -1,10 +1,10 @@
-"""Measures the training of registered models: seconds per step and per epoch, and the slowest operations of torch.
+"""Measures the training of registered models: CPU seconds per step and per epoch, and the slowest operations of torch.
 
     python benchmarks/epochs.py [--models lstm ncca-refined] [--steps 30]
 
 The pairs are synthetic and have the shapes of Flickr8k: images of 4,096 dimensions with 20 regions, and five sentences
-of about 11 words per image. The settings are the defaults. One measurement takes `--steps` steps. An epoch of 6,000
-images has 30,000 sentences.
+of about 11 words per image. The settings are the defaults. One measurement takes `--steps` steps. `epoch_of_30000` is
+the estimated time of an epoch of 6,000 images, which have 30,000 sentences.
 """
 
 import argparse
@@ -58,7 +58,9 @@ class RegionBlock(NamedTuple):
 
 
 class SyntheticRegions:
-    """Random features of REGIONS regions for each of n images, stored in half precision. The boxes are all 0."""
+    """Random features of REGIONS regions for each of n images, stored in half precision. All coordinates of boxes and
+    all scores are 0.
+    """
 
     def __init__(self, n: int) -> None:
         self.features = make_features(n * REGIONS).reshape(n, REGIONS, DIM_X)
@@ -73,7 +75,7 @@ class SyntheticRegions:
 
 
 class Enough(Exception):
-    """Exception that ends a training after the steps that are timed."""
+    """An exception that ends a training after the steps that are timed."""
 
 
 def make_features(n: int) -> np.ndarray:
@@ -90,7 +92,9 @@ def make_start() -> NormalizedCCA:
 
 
 def make_sentences(form: str) -> Any:
-    """Make SENTENCES random captions for each of IMAGES photos, in the `form` that a model reads."""
+    """Make SENTENCES random captions for each of IMAGES photos, in the `form` that a model reads: `vectors`,
+    `dependency-trees`, `phrase-trees`, or tokens for any other form.
+    """
     rng = np.random.default_rng(0)
     count = SENTENCES * IMAGES
     lengths = np.clip(rng.normal(11, 4, count).astype(int), 3, 35)
@@ -107,8 +111,10 @@ def make_sentences(form: str) -> Any:
 
 def _with_noun_phrases(rng: np.random.Generator, nodes: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
     """Return the nodes of a tree with other labels: a random third of the phrases gets the label 0 (noun phrase), and
-    the other phrases and the words get the label 1. A node is (number of its parent, word or -1 for a phrase,
-    label)."""
+    all other phrases and words get the label 1.
+
+    A node has the number of its parent, the number of its word (-1 for a phrase), and its label.
+    """
     return [(up, word, int(word >= 0 or rng.random() > 1 / 3)) for up, word, _ in nodes]
 
 
@@ -130,15 +136,18 @@ def make_task(name: str, device: torch.device = CPU, **settings: object) -> Trai
 
 
 def make_loop(name: str, device: torch.device = CPU, **settings: object) -> Training:
-    """Return the training of the registered model `name`, which has not begun. It gives each epoch the dev score 0
-    without an evaluation. `settings` replace settings of the task."""
+    """Return the training of the registered model `name`, which has not begun. The training does not evaluate the dev
+    split, and takes 0 as the dev score of each epoch. `settings` replace settings of the model.
+    """
     loop = model_spec(name).load().trainer(make_task(name, device, **settings))
     loop.judge = lambda: 0.0
     return loop
 
 
 def runner(loop: Training, steps: int) -> Callable[[], None]:
-    """Return a function that continues the training `loop` for `steps` batches at each call."""
+    """Return a function without arguments. Each call of the function continues the training `loop` for `steps`
+    batches.
+    """
 
     def run() -> None:
         goal = loop.steps_done + steps

@@ -31,8 +31,9 @@ from pipeline.images.preprocess import Photograph, PhotographReader, Preprocessi
 
 # Functions import torch when they need it, because the processes that decode import this file too.
 MALLOC_THRESHOLD = 32 << 20
-"""Largest block in bytes that malloc keeps when it is freed, without the settings of jointspace. The GNU C library
-raises its limit to this value by itself after large arrays were freed."""
+"""Largest block in bytes that malloc keeps when the block is freed, without the settings of jointspace. The GNU C
+library raises its limit to this value by itself after large arrays were freed.
+"""
 LIMITS = ImageLimits(max_pixels=10**8, min_side=8, max_aspect=20)
 MEAN = (0.485, 0.456, 0.406)
 STD = (0.229, 0.224, 0.225)
@@ -103,8 +104,9 @@ def forward(encoder, images) -> np.ndarray:
 
 
 def normalise(pixels: list[np.ndarray]):
-    """Normalise the pixels (side, side, 3) of each image by MEAN and STD, one image after another. Returns (n, 3, side,
-    side) in float32."""
+    """Normalise the pixels (side, side, 3) of each of n images by MEAN and STD, one image after another. Return (n, 3,
+    side, side) in float32.
+    """
     import torch
 
     mean, std = (torch.tensor(values).reshape(3, 1, 1) for values in (MEAN, STD))
@@ -112,7 +114,9 @@ def normalise(pixels: list[np.ndarray]):
 
 
 def usual_allocator(function):
-    """Return a function that calls `function` with the usual settings of malloc, without the settings of jointspace."""
+    """Return a function that calls `function` with the usual settings of malloc, and then restores the settings of
+    jointspace.
+    """
 
     @functools.wraps(function)
     def run():
@@ -143,7 +147,7 @@ def make_encoder(architecture: str, data: str | None):
 
 
 def make_photos(folder: Path, count: int) -> Path:
-    """Write `count` JPEG files of 500 x 375 pixels, and return their folder."""
+    """Write `count` synthetic JPEG files of 500 x 375 pixels into `folder`, and return `folder`."""
     for i in range(count):
         coarse = np.random.default_rng(i).integers(0, 256, (30, 40, 3), dtype=np.uint8)
         Image.fromarray(coarse).resize((500, 375), Image.Resampling.BICUBIC).save(folder / f"{i:05d}.jpg", quality=85)

@@ -3,8 +3,8 @@
     python benchmarks/fragments.py [--dimensions 1000] [--regions 20] [--pairs 7]
 
 There are 100 images and 100 sentences, and the sentences are as long as captions. All ways compute in float32 and in
-one process. `void` has the meaning of `interleave`. `peak_mb` is the size in MB of the largest intermediate result of
-jointspace.
+one process. `void` is explained by `compare` in interleave.py. `peak_mb` is the size in MB of the largest intermediate
+result of jointspace.
 """
 
 import argparse
@@ -34,8 +34,8 @@ def make_sets(lengths: np.ndarray, dimensions: int, seed: int) -> MultiVectors:
 
 
 def pad(sets: MultiVectors) -> tuple[torch.Tensor, torch.Tensor]:
-    """Pad the sets of vectors. Returns the vectors (n, longest, c) with zeros as padding, and a mask (n, longest) of
-    the real vectors.
+    """Pad each set of vectors to the length of the longest set. Return the vectors (n, longest, c) with zeros as
+    padding, and a mask (n, longest) that is true for real vectors.
     """
     mask = torch.arange(int(sets.lengths.max())) < torch.from_numpy(sets.lengths)[:, None]
     padded = torch.zeros(*mask.shape, sets.vectors.shape[1])
@@ -44,7 +44,9 @@ def pad(sets: MultiVectors) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def loop(images: MultiVectors, sentences: MultiVectors) -> torch.Tensor:
-    """Compute the scores (n, m) by RULE, with one matrix product for each pair of an image and a sentence."""
+    """Compute the scores (n, m) of n images and m sentences by RULE, with one matrix product for each pair of an image
+    and a sentence.
+    """
     scores = torch.empty(len(images), len(sentences))
     for k in range(len(images)):
         for j in range(len(sentences)):
@@ -56,7 +58,8 @@ def loop(images: MultiVectors, sentences: MultiVectors) -> torch.Tensor:
 
 def masked(regions: torch.Tensor, words: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     """Compute the scores (n, m) by RULE from padded sets of regions (n, longest, c) and words (m, longest, c). `mask`
-    is true for real words. The maximum of any other word counts as zero."""
+    is true for real words. Padding counts as a score of zero.
+    """
     n = len(regions)
     m = len(words)
     products = regions.flatten(0, 1) @ words.flatten(0, 1).T
@@ -64,7 +67,7 @@ def masked(regions: torch.Tensor, words: torch.Tensor, mask: torch.Tensor) -> to
 
 
 class Largest(TorchDispatchMode):
-    """Context that records in `bytes` the size of the largest result of any operation."""
+    """A mode of torch that records in `bytes` the size of the largest result of an operation."""
 
     bytes = 0
 

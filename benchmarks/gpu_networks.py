@@ -31,8 +31,8 @@ CPU = torch.device("cpu")
 
 
 def accumulation(bench: Bench) -> None:
-    """Measure the time for summing the moments of one shard, and for storing the sum. The floor of the summing is the
-    time for the lower half of the product X'X alone.
+    """Measure the time for summing the moments of one shard, and for storing the sum, in milliseconds. The floor of the
+    summing is the time for the lower half of the product X'X alone.
     """
     rows = bench.size(BLOCK_ROWS, 64)
     dim_x = bench.size(DIM_X, 128)
@@ -65,7 +65,9 @@ def accumulation(bench: Bench) -> None:
 
 
 def exact_search(bench: Bench) -> None:
-    """Measure an exact search among 524,288 vectors. The floor is the time of the matrix product in float32 alone."""
+    """Measure the time of an exact search among 524,288 vectors, in milliseconds. The floor is the time of the matrix
+    product in float32 alone.
+    """
     rng = np.random.default_rng(0)
     vectors = rng.standard_normal((bench.size(1 << 19, 3000), 512), dtype=np.float32)
     queries = rng.standard_normal((bench.size(1024, 16), 512), dtype=np.float32)
@@ -83,7 +85,7 @@ def exact_search(bench: Bench) -> None:
 
 
 def detector(bench: Bench) -> None:
-    """Measure the detector of regions in three precisions, in images per second."""
+    """Measure the detector of regions in three precisions, in images per second. The weights are random."""
     name = bench.size("fasterrcnn_resnet50_fpn", "fasterrcnn_mobilenet_v3_large_320_fpn")
     count = bench.size(32, 2)
     images = [np.array(decode(data, LIMITS)) for data in make_jpegs(bench.size(500, 5))[:count]]
@@ -103,7 +105,9 @@ def detector(bench: Bench) -> None:
 
 
 class Traffic(TorchDispatchMode):
-    """Counts the bytes that operations read and write. Views move nothing."""
+    """A mode of torch that counts in `bytes` the bytes that operations read and write. Operations that return a view
+    count nothing.
+    """
 
     bytes = 0
 
@@ -115,7 +119,10 @@ class Traffic(TorchDispatchMode):
 
 
 def make_network(bench: Bench, name: str) -> torch.nn.Module:
-    """Make the network `name` on the device, in bfloat16. In a ResNet, batch norms are folded into convolutions."""
+    """Make the network `name` with random weights on the device, in bfloat16. In a ResNet, batch norms are folded into
+    convolutions. For a ViT, torch's fast path of attention is switched off, because its operations would not be
+    counted.
+    """
     if name == "resnet50":
         return make_encoder(bench).optimised(bench.device, torch.bfloat16).body
     torch.backends.mha.set_fastpath_enabled(False)  # The operations of the fast path would not be counted.
@@ -137,13 +144,17 @@ VARIANTS: dict[str, Callable] = {
     "CUDA graph": capture,
     "compiled": lambda network, _: torch.compile(network),
 }
-"""Variant of a forward pass -> a function that gets a network and a batch and returns the function that is timed with
-the batch. The last two variants need a GPU."""
+"""Mapping from a variant of the forward pass to a function. The function gets a network and a batch, and returns the
+function that is called with the batch and timed. The last two variants need a GPU.
+"""
 
 
 def forward(bench: Bench) -> None:
-    """Measure forward passes of a batch on the device, in images per second. The floor is the rate at which either the
-    multiplications or the reading and writing of memory, whichever takes longer, would be done alone."""
+    """Measure forward passes of a batch on the device, in images per second, for three networks and the VARIANTS.
+
+    The floor is the rate that is possible if only the multiplications took time, or only the reading and writing of
+    memory, whichever rate is lower. `bound` says which of the two sets the floor: `compute` or `memory`.
+    """
     count = bench.size(256, 2)
     images = torch.randn(count, 3, *[bench.size(224, 64)] * 2, device=bench.device)
     images = images.to(torch.bfloat16, memory_format=torch.channels_last)

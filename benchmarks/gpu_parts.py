@@ -2,9 +2,9 @@
 
 Each line of DIR/gpu.jsonl is one result: the `part`, a `name`, a `variant`, a `value` in a `unit`, the `precision`, the
 `device`, and `peak_gib`, the peak of the GPU's memory. `floor` is the best value in the same unit that the ceilings of
-this machine allow, and `of_floor` is the share of it that was reached. A line without a value has an `error`, or the
-reason why it was `skipped`. Other lines mark when a part has `begun` and `ended`. With `--tiny` everything is small and
-the figures mean nothing.
+this machine allow, and `of_floor` is the share of the floor that was reached. A line without a value has an `error`, or
+the reason why the measurement was `skipped`. Other lines mark when a part has `begun` and `ended`. With `--tiny`, all
+sizes are small, and the figures mean nothing.
 """
 
 import argparse
@@ -38,18 +38,19 @@ from gpu_verdict import PROCESSES, read_lines  # noqa: E402
 
 ROOT = Path(__file__).parents[1]
 USED = ("pydantic", "duckdb", "faiss", "nltk", "timm", "cv2", "xdist", "simplemma")
-"""Modules without which some parts or tests are left out."""
+"""Libraries without which some parts or tests are left out."""
 DEVICE_TESTS = re.compile(r"mark\.gpu|[(,] ?(other_|on_)?device\b[,:)]")
 PYTEST_RAN = (0, 1, 2)
-"""Exit codes of pytest after which its counts are valid: 0 (all tests passed), 1 (some failed), 2 (some were not
-collected).
+"""Exit codes of pytest after which its counts are valid: 0 if all tests passed, 1 if some failed, and 2 if some were
+not collected.
 """
 running_tests: list[subprocess.Popen] = []
 
 
 class Bench:
-    """The device and the file of results of one part, and functions that choose sizes, measure times and write
-    lines."""
+    """The device and the file of results of one part of gpu_all.sh, with functions that choose sizes, measure times and
+    write lines.
+    """
 
     def __init__(self, part: str, options: argparse.Namespace) -> None:
         self.part = part
@@ -64,8 +65,8 @@ class Bench:
         return tiny if self.tiny else full
 
     def seconds(self, work: Callable[[], Any], times: int = 5) -> float:
-        """Call `work` once without timing it, and then `times` times. Return the median seconds of these calls, each
-        until the device has finished.
+        """Call `work` once without timing it, and then `times` times (once with --tiny). Return the median seconds of
+        these timed calls. Each call is timed until the device has finished.
         """
         taken = []
         for _ in range(1 + self.size(times, 1)):
@@ -77,16 +78,18 @@ class Bench:
         return statistics.median(taken[1:])
 
     def ceiling(self, variant: str) -> float:
-        """Return the operations or bytes per second that the part `ceilings` has measured for `variant`, or NaN if it
-        has not measured them."""
+        """Return the operations or bytes per second that the part `ceilings` has measured for `variant`, or NaN if
+        there is no such measurement.
+        """
         lines = [line for line in read_lines(self.path) if line["name"] == "ceiling" and line["variant"] == variant]
         return lines[0].get("per_s", math.nan) if lines else math.nan
 
     def measure(self, name: str, variant: str, unit: str, precision: str, work: Callable, *arguments: Any) -> None:
-        """Call `work(*arguments)` and write a line with the dictionary that it returns: the `value` in `unit`, perhaps
+        """Call `work(*arguments)`, and write a line with the dictionary that it returns: the `value` in `unit`, perhaps
         the `floor`, and further values.
 
-        If `work` fails, the line has the error. After an error of CUDA, this process ends.
+        If `work` fails or its value is not finite, the line has an `error` instead. After an error of CUDA, this
+        process ends.
         """
         if self.on_gpu:
             torch.cuda.reset_peak_memory_stats(self.device)
@@ -105,8 +108,8 @@ class Bench:
 
 
 def guarded(function: Callable, *arguments: Any) -> dict[str, Any]:
-    """Call `function(*arguments)` and return its dictionary. If it fails, return {"error": message}, or {"skipped":
-    message} if a module cannot be imported.
+    """Call `function(*arguments)`, and return its dictionary, or {} if it returns None. If the function fails, return
+    {"error": message}, or {"skipped": message} if a module cannot be imported.
     """
     try:
         return function(*arguments) or {}
@@ -118,8 +121,9 @@ def guarded(function: Callable, *arguments: Any) -> dict[str, Any]:
 
 
 def agreement(found: np.ndarray, expected: np.ndarray, allowed: float = 1e-4) -> dict[str, Any]:
-    """Compare two arrays (n, dim). Return their relative `difference`, whether it is at most `allowed` (`agrees`), and
-    the median `cosine` of their rows."""
+    """Compare two arrays (n, dim). Return their `difference` relative to the length of `expected`, whether it is at
+    most `allowed` (`agrees`), and the median `cosine` of their rows.
+    """
     found = found.astype(float)
     expected = expected.astype(float)
     difference = float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
@@ -144,8 +148,9 @@ def versions(bench: Bench) -> None:
 
 
 def ceilings(bench: Bench) -> None:
-    """Measure the highest rates of products and of memory on this machine, from which the other parts compute their
-    floors. Then start the tests."""
+    """Measure the highest rates of matrix products and of memory on this machine, from which the other parts compute
+    their floors. Then start the tests.
+    """
     side = bench.size(8192, 64)
     here = torch.randint(255, (bench.size(1 << 28, 1 << 20),), dtype=torch.uint8)
     here = here.pin_memory() if bench.on_gpu else here
@@ -168,7 +173,9 @@ def ceilings(bench: Bench) -> None:
 
 
 def start_tests(bench: Bench) -> None:
-    """Start the GPU tests on the second half of the cores. Without a GPU, only collect the tests of two files."""
+    """Start the GPU tests on the second half of the cores, and keep this process on the first half. Without a GPU, only
+    let pytest collect the tests of two files.
+    """
     files = sorted(path for path in (ROOT / "tests").rglob("test_*.py") if DEVICE_TESTS.search(path.read_text()))
     command = [sys.executable, "-m", "pytest", "-m", "gpu", "-p", "no:cacheprovider", "-rfE", "--tb=short"]
     command += ["-n8"] if bench.on_gpu and find_spec("xdist") else []
@@ -182,8 +189,11 @@ def start_tests(bench: Bench) -> None:
 
 
 def tests(bench: Bench) -> None:
-    """Wait for the GPU tests to end, which compare the results of stages on the GPU with results on the CPU, and write
-    a line with the number of tests that passed."""
+    """Wait until the GPU tests have ended. Write a line with the number of tests that passed, and with up to ten names
+    each of tests that failed and of tests that could not run. If no tests are running, start them first.
+
+    The GPU tests compare results on the GPU with results on the CPU.
+    """
 
     def outcome() -> dict[str, Any]:
         if not running_tests:
@@ -199,8 +209,10 @@ def tests(bench: Bench) -> None:
 
 
 def run(name: str, module: str, options: argparse.Namespace, seconds: float) -> None:
-    """Run the part `name`, a function of the module `module`, and write a line before and after it. If it takes more
-    than `seconds`, kill this process with all processes that it has started."""
+    """Run the part `name`, a function of the module `module`, and write a line before and after it. If the part fails,
+    the second line has the error. If the part takes more than `seconds`, kill this process and all processes that it
+    has started.
+    """
     bench = Bench(name, options)
     append(bench.path, {"part": name, "name": "begun", "at": time.strftime("%T"), "limit": seconds})
     print("===", name, flush=True)

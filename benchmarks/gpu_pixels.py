@@ -57,13 +57,14 @@ def make_jpegs(count: int) -> list[bytes]:
 
 
 def photos(bench: Bench) -> None:
-    """Write data/0.tar, an archive of JPEGs which the part `extraction` reads later. The GPU tests may run at the same
-    time."""
+    """Write data/0.tar, an archive of JPEGs that the part `extraction` reads later. Nothing is measured, because the
+    GPU tests may run at the same time.
+    """
     files = make_jpegs(bench.size(500, 5))
     Path("data").mkdir(exist_ok=True)
     with tarfile.open("data/0.tar", "w") as archive:
         for number in range(bench.size(49_152, 12)):
-            # Each JPEG gets a comment of its own, because `ingest` would leave out photos with the same bytes.
+            # Each JPEG gets another JPEG comment, because `ingest` would leave out photos with the same bytes.
             data = b"\xff\xd8\xff\xfe\x00\x0a%08d" % number + files[number % len(files)][2:]
             member = tarfile.TarInfo(f"{number:08d}.jpg")
             member.size = len(data)
@@ -71,8 +72,9 @@ def photos(bench: Bench) -> None:
 
 
 def command(*arguments: str) -> str:
-    """Run a stage of jointspace in a new process, and return its messages. Raises ImportError if a module is missing,
-    and RuntimeError if the stage fails for another reason."""
+    """Run a stage of jointspace in a new process, and return its messages. Raises ImportError if the stage fails
+    because a module is missing, and RuntimeError if the stage fails for another reason.
+    """
     called = [sys.executable, "-m", "stages.cli", "stage", *arguments, "--run", "results/gpu"]
     result = subprocess.run(called, capture_output=True, text=True, errors="replace")
     print(result.stderr[-3000:])
@@ -85,8 +87,8 @@ def command(*arguments: str) -> str:
 def extraction(bench: Bench) -> None:
     """Measure the commands on all photos: `ingest`, then `extract` with ResNet-50 and with ViT-L/16 of timm.
 
-    The rate is measured on shards 3 to 12, after the start-up. Some features are compared with float32 features of the
-    CPU.
+    The rate of `extract` is measured on shards 3 to 12, after the start-up. Some features are compared with float32
+    features that are computed on the CPU.
     """
     resnet = {"name": "resnet50", "architecture": bench.size("resnet50", "squeezenet1_1"), "weights": "untrained"}
     vit = {"kind": "timm", "architecture": bench.size("vit_large_patch16_224", "vit_tiny_patch16_224"), "resize": 224}
@@ -127,7 +129,7 @@ def extraction(bench: Bench) -> None:
         images = [decode(data, LIMITS) for data in make_jpegs(bench.size(500, 5))[: bench.size(16, 2)]]
         expected = extract(encoder, [prepare(image, encoder.preprocessing) for image in images], torch.device("cpu"))
         found = run.features.open(name, 0)["features"][: len(images)]
-        return agreement(found, expected, allowed=0.045)  # This relative difference corresponds to a cosine of 0.999.
+        return agreement(found, expected, allowed=0.045)  # This relative difference is a cosine of 0.999.
 
     bench.measure("ingest", "", "images/s", "", ingest)
     for name in ("resnet50", "vit_l_16"):
@@ -135,9 +137,9 @@ def extraction(bench: Bench) -> None:
 
 
 def busy(bench: Bench, begun: str) -> float:
-    """Return the median load of the GPU, as a share, over the seconds since the time `begun` in which it had any load.
+    """Return the median load of the GPU, from 0 to 1, over the seconds with any load since the time `begun` (HH:MM:SS).
 
-    The loads are in the file dmon.txt. Returns NaN if there are none.
+    The loads are in the file dmon.txt beside the results. The result is NaN if there are no loads.
     """
     path = bench.path.with_name("dmon.txt")
     lines = [line.strip("# ").split() for line in path.read_text().splitlines()] if path.exists() else []
@@ -176,20 +178,21 @@ def decode_by(kind: str, data: bytes, side: int) -> np.ndarray:
 
 
 def decode_item(count: int, side: int, item: tuple[str, int]) -> np.ndarray:
-    """Decode a JPEG in a decoder process, as `decode_by` does. `item` has the kind of decoder, and a number that,
-    modulo `count`, is the number of the JPEG."""
+    """Decode JPEG number n modulo `count` in a decoder process, and return its pixels as `decode_by` does. `item` has
+    the kind of decoder and the number n.
+    """
     torch.set_num_threads(1)
     kind, number = item
     return decode_by(kind, make_jpegs(count)[number % count], side)
 
 
 def measure_rate(outcomes: Iterator[Any], under_way: int, images: int) -> dict[str, Any]:
-    """Measure the rate at which `images` outcomes of decoder processes arrive, after the first `under_way` outcomes,
-    which are skipped. All of these are taken from the iterator.
+    """Measure the rate at which `images` outcomes of decoder processes arrive. The first `under_way` outcomes of the
+    iterator are taken before and are not measured.
 
     Return the rate in images per second as `value`, and the CPU time of the main process for each image in microseconds
-    as `main_us`. If an outcome is a failure, return only its reason as `error`. Raises RuntimeError if there are fewer
-    outcomes.
+    as `main_us`. If an outcome is a failure, return only its reason as `error`. Raises RuntimeError if the iterator
+    ends early.
     """
     deque(islice(outcomes, under_way), maxlen=0)
     start = time.perf_counter()
@@ -206,12 +209,12 @@ def measure_rate(outcomes: Iterator[Any], under_way: int, images: int) -> dict[s
 
 
 def decoders(bench: Bench) -> None:
-    """Measure four decoders on the CPU, then nvJPEG, and compare their pixels and the features from these pixels with
-    the pixels and features of the decoder of `extract` (PRESENT).
+    """Measure four decoders on the CPU, then nvJPEG, in images per second. Compare their pixels, and the features of
+    these pixels, with the decoder that `extract` uses (PRESENT).
 
     The decoder processes use one decoder after the other. The measurement of a decoder begins when all photos for the
-    decoder before it have arrived. The rate of TRANSPORT, which decodes nothing, is the highest rate at which the
-    main process can receive photos.
+    decoder before it have arrived. The rate of TRANSPORT, which decodes nothing, is the highest rate at which the main
+    process can receive photos.
     """
     count = bench.size(128, 4)
     side = bench.size(224, 64)

@@ -1,5 +1,5 @@
-"""Writes the last output of gpu_all.sh: a table of the results, and sentences about the decisions that follow from
-them.
+"""Writes the last output of gpu_all.sh: a table of the results, and sentences about the decisions that follow from the
+results.
 
     python benchmarks/gpu_verdict.py DIR/gpu.jsonl
 """
@@ -21,22 +21,25 @@ PROCESSES = {
         "detector": ("gpu_networks", 40),
     },
 }  # fmt: skip
-"""Process -> its parts in their order. A part is a function of the given module with a time limit in seconds."""
+"""Mapping from a process to its parts in their order. A part is a function, with the name of its module and its time
+limit in seconds.
+"""
 TABLE_LINES = 50
 LINE_CHARACTERS = 260
 LEAST_BUSY = 0.8
-"""Load of the GPU, from 0 to 1. If the load is lower, the GPU is not what limits the speed of extraction."""
+"""Least load of the GPU, from 0 to 1, at which the GPU is taken as the limit of the speed of extraction."""
 PRESENT = "the decoder of extract"
 TRANSPORT = "nothing decoded"
 NO_RATES = ("cosine to now", "resize")
 LEAST_COSINE = 0.999
-"""Median cosine between the features from another decoder and the features from the decoder of `extract`. If the
-cosine is lower, the other decoder is not usable."""
+"""Least median cosine, between the features from another decoder and the features from the decoder of `extract`, at
+which the other decoder is usable.
+"""
 BESIDE = (
     "of_floor", "bound", "cosine", "pixel_levels", "decode", "forward", "busy", "main_us", "failed",
     "not_run", "error", "skipped", "missing", "Model name", "Thread(s) per core", "torch",
 )  # fmt: skip
-"""Keys that the table shows after a value."""
+"""Keys of a line whose values the table shows in brackets after the value of the line."""
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
@@ -50,7 +53,9 @@ def show(value: Any) -> str:
 
 
 def table(lines: list[dict[str, Any]]) -> list[str]:
-    """Return at most TABLE_LINES lines: first the failures, then one line per name with all its variants."""
+    """Return a table of the results `lines`, with at most TABLE_LINES lines of at most LINE_CHARACTERS characters:
+    first the failures, then one line for each name with all its variants.
+    """
     ended = {line["part"] for line in lines if line["name"] == "ended"}
     begun = {line["part"] for line in lines}
     failed = [f"{part}: the budget left no time" for parts in PROCESSES.values() for part in parts if part not in begun]
@@ -70,16 +75,18 @@ def table(lines: list[dict[str, Any]]) -> list[str]:
 
 
 def conclude(lines: list[dict[str, Any]]) -> list[str]:
-    """Return sentences about the decisions that follow from `lines`, which are the results in gpu.jsonl. A sentence for
-    which a number is missing begins with `Not decided`."""
+    """Return sentences about the decisions that follow from `lines`, the results in gpu.jsonl. The first sentence is
+    about the tests. Each other sentence begins with `Not decided` if a number that it needs is missing.
+    """
     found = {(line["name"], line.get("variant")): line for line in lines if "value" in line}
 
     def get(name: str, variant: str, key: str = "value") -> float:
         return found.get((name, variant), {}).get(key, math.nan)
 
     def best(name: str) -> tuple[float, str]:
-        """Return the highest rate among the variants of the lines with this name, without the variants in NO_RATES,
-        and the variant that has this rate. If there is no rate, return NaN and `nan`."""
+        """Return the highest rate in the lines with this name, and the variant that has the rate. Variants in NO_RATES
+        are left out. If there is no rate, return NaN and `nan`.
+        """
         rates = [(line["value"], key[1]) for key, line in found.items() if key[0] == name and key[1] not in NO_RATES]
         return max(rates, default=(math.nan, "nan"))
 

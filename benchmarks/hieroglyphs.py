@@ -3,9 +3,9 @@
     pip download --no-deps hieropy==0.1.10
     python benchmarks/hieroglyphs.py hieropy-0.1.10-py3-none-any.whl hieroglyphs
 
-The package has a font, and a list of keywords with the signs that they describe. OUTPUT receives a picture of each sign
-of the list. Its caption has the keywords of the sign in the order of the list. The package is neither installed nor
-imported, and no other file of it is read.
+The package has a font, and a list of keywords with the signs that they describe. The second argument is the folder of
+the collection, which receives a picture of each sign of the list. The caption of a sign has its keywords in the order
+of the list. The package is neither installed nor imported, and no other file of it is read.
 """
 
 import argparse
@@ -29,7 +29,9 @@ MARGIN = 16
 
 
 def read_keywords(lines: Iterable[str]) -> dict[str, list[str]]:
-    """Return the keywords of each character, from lines such as `bird,0x1313F 0x13140`."""
+    """Return the keywords of each character in the order of `lines`. A line has a keyword and the code points of its
+    characters, such as `bird,0x1313F 0x13140`.
+    """
     keywords = defaultdict(list)
     for line in lines:
         keyword, _, points = line.strip().partition(",")
@@ -39,7 +41,9 @@ def read_keywords(lines: Iterable[str]) -> dict[str, list[str]]:
 
 
 def draw_sign(character: str, font: ImageFont.FreeTypeFont) -> Image.Image:
-    """Draw a sign in black in the middle of a white square. Signs fill the square up to the margin."""
+    """Draw a sign in black in the middle of a white square. The longer side of the sign fills the square up to the
+    margin.
+    """
     left, top, right, bottom = font.getbbox(character)
     sign = Image.new("L", (int(right - left), int(bottom - top)), 255)
     ImageDraw.Draw(sign).text((-left, -top), character, fill=0, font=font)
@@ -53,9 +57,10 @@ def draw_sign(character: str, font: ImageFont.FreeTypeFont) -> Image.Image:
 
 
 def write_collection(keywords: dict[str, list[str]], font: ImageFont.FreeTypeFont, output: Path) -> dict[str, float]:
-    """Write the pictures and `captions.tsv` into the folder `output`, which is created.
+    """Write a picture for each character in `keywords`, and `captions.tsv` with its keywords, into the new folder
+    `output`.
 
-    Returns the number of `signs`, and the share of signs whose caption belongs to another sign as well
+    Return the number of `signs`, and the share of signs whose caption belongs to another sign as well
     (`share_with_repeated_caption`, from 0 to 1). Raises FileExistsError if `output` already has a folder `images`.
     """
     (output / "images").mkdir(parents=True)

@@ -2,8 +2,8 @@
 
     python benchmarks/hubness.py results/flickr8k-frozen ncca ncca-refined
 
-The parameters of each method are chosen on dev from the grid in the configuration of the run, with a bank of the train
-split. The recalls are measured on test. The stages `fit-hubness` and `evaluate` do the same.
+The parameters of each method are chosen on dev from the grid in the configuration of the run, with a bank from the
+train split. The recalls are measured on test. The stages `fit-hubness` and `evaluate` do the same in a run.
 """
 
 import argparse
@@ -28,15 +28,14 @@ from pipeline.run import Run  # noqa: E402
 
 SPLITS = ("train", "dev", "test")
 Sides = tuple[np.ndarray, np.ndarray, np.ndarray]
-"""Vectors of the images, vectors of the sentences, and the row of the image of each sentence."""
+"""Three arrays: the vectors of n images, the vectors of m sentences, and the row (m,) of the image of each sentence."""
 
 
 def read(run: Run, model: str) -> dict[str, Sides]:
-    """Return split -> the embeddings of its images and sentences in the space of `model`, and the row of the image of
-    each sentence.
+    """Return the embeddings of the splits train, dev and test in the space of `model`, by the name of the split.
 
-    From train, random images and random sentences are drawn for a bank, at most `hubness.bank` of each. Their rows do
-    not fit the third array of train, which belongs to the whole split and must not be used.
+    From train, random images and random sentences are drawn for a bank, at most `hubness.bank` of each. The third array
+    of train belongs to the whole split and must not be used, because it does not fit the drawn rows.
     """
     sides = {}
     embeddings = run.embeddings(model)
@@ -52,8 +51,9 @@ def read(run: Run, model: str) -> dict[str, Sides]:
 
 
 def make_synthetic_sides() -> dict[str, Sides]:
-    """Make synthetic embeddings of 40 images and 40 sentences for each split. They lean towards one direction, so that
-    they have hubs."""
+    """Make synthetic embeddings of 40 images and 40 sentences for each split. All vectors lean towards one direction,
+    so that there are hubs.
+    """
     rng = np.random.default_rng(0)
     sides = {}
     for split in SPLITS:

@@ -4,9 +4,9 @@
     python benchmarks/index.py --autofaiss SOME/VENV/bin/python [--vectors 1000000] [--dim 128] [--repeats 5]
 
 The vectors follow the probabilistic model of canonical correlation (Bach and Jordan 2005). An image and a sentence are
-two noisy views of one latent vector, which is drawn from clusters within clusters. Their correlations fall as i**-0.27
-from 0.9, as measured for normalized CCA on Flickr8k. The vectors are weighted by the correlations and scaled to unit
-length. Images are indexed, and sentences are the queries.
+two noisy views of one latent vector, which is drawn from clusters within clusters. The correlations of the views fall
+as 0.9 * i**-0.27 for dimension i from 1, as measured for normalized CCA on Flickr8k. The vectors are weighted by the
+correlations and scaled to unit length. Images are indexed, and sentences are the queries.
 
 autofaiss runs in its own environment, because it needs older libraries. Its index is then loaded into this process and
 tuned to the same recall with the same queries. Both indexes answer in turn.
@@ -20,7 +20,7 @@ import time
 from functools import partial
 from pathlib import Path
 
-from interleave import compare, parse_options, report
+from interleave import compare, parse_options, report, scale_reference
 
 from pipeline.compute import runtime
 
@@ -53,7 +53,7 @@ SYNTHETIC_CARD: CardFacts = {
     "model": "synthetic", "registered": "ncca", "metric": "inner_product", "encoders": {}, "inputs": {},
     "splits": ["test"], "fingerprint": "made up",
 }  # fmt: skip
-"""Index card of a synthetic index, which does not belong to a run."""
+"""Facts for the index card of a synthetic index, which does not belong to a run."""
 AUTOFAISS = """
 import json, sys, time
 import numpy as np
@@ -69,8 +69,9 @@ print(json.dumps({"seconds": time.perf_counter() - start, "key": about["index_ke
 
 
 def make_pairs(count: int, asked: int, dim: int) -> tuple[np.ndarray, np.ndarray]:
-    """Draw vectors of length 1. Return the vectors of `count` images (count, dim), and of `asked` sentences (asked,
-    dim) from the same clusters. A sentence does not belong to a particular image."""
+    """Draw unit vectors of `count` images (count, dim), and of `asked` sentences (asked, dim) from the same clusters. A
+    sentence does not belong to a particular image.
+    """
     rng = np.random.default_rng(0)
     correlation = (0.9 * np.arange(1, dim + 1) ** -0.27).astype(np.float32)
     coarse = 0.75 * rng.standard_normal((64, dim), dtype=np.float32)
@@ -86,7 +87,7 @@ def make_pairs(count: int, asked: int, dim: int) -> tuple[np.ndarray, np.ndarray
 
 
 def image_table(count: int) -> pa.Table:
-    """Make the table of an index shard for `count` images that do not exist."""
+    """Make the table of an index shard for `count` images. The files of these images do not exist."""
     columns = {
         "image_id": pa.array(np.arange(count)),
         "path": pa.array([f"images/{i:08d}.jpg" for i in range(count)]),
@@ -97,10 +98,11 @@ def image_table(count: int) -> pa.Table:
 
 
 def measure_exact(vectors: np.ndarray, queries: np.ndarray, repeats: int) -> None:
-    """Print the time of an exact search of all `queries` (q, dim) at once among `vectors` (n, dim), compared with the
-    time of the matrix product alone (`repeats` times), and with the time of IndexFlatIP for one query at a time.
+    """Print two comparisons of an exact search of all `queries` (q, dim) at once among `vectors` (n, dim).
 
-    `differing` counts the positions in the ten results of all queries at which IndexFlatIP has another row.
+    The first comparison is with the matrix product alone, timed `repeats` times. The second is with IndexFlatIP for one
+    query at a time, which is timed for a few queries and scaled to all queries. `differing` counts the positions in the
+    ten results of all queries at which IndexFlatIP has another row.
     """
     flat = faiss.IndexFlatIP(vectors.shape[1])
     flat.add(vectors)
@@ -122,8 +124,7 @@ def measure_exact(vectors: np.ndarray, queries: np.ndarray, repeats: int) -> Non
         {**compare(f"{name} over the bare product", ours, product, repeats, runtime.threads()), "differing": differing}
     )
     alone = compare(f"{name} over one by one", ours, lambda: [flat.search(row[None], 10) for row in few], 3)
-    scale = len(queries) / len(few)
-    report({**alone, "reference": alone["reference"] * scale, "ratio": alone["ratio"] * scale})
+    report(scale_reference(alone, len(queries) / len(few)))
 
 
 def run_autofaiss(python: str, vectors: np.ndarray, folder: Path) -> tuple[faiss.Index, dict]:
@@ -135,7 +136,9 @@ def run_autofaiss(python: str, vectors: np.ndarray, folder: Path) -> tuple[faiss
 
 
 def load_and_ask(folder: Path, query: np.ndarray) -> None:
-    """Open the index in a folder as a new process does, with the checks, and read the 10 results of one query."""
+    """Open the index in `folder` as a new process does, with the checks of its files, and read the rows of the 10
+    results of one query (1, dim).
+    """
     shard = IndexShard(folder)
     card = shard.card.images
     assert card is not None

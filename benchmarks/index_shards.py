@@ -2,13 +2,13 @@
 
     python benchmarks/index_shards.py [--tiny]
 
-The vectors are synthetic and form clusters. Each index is an inverted file. Its number of lists is the square root of
-the number of all vectors. It is tuned to a recall@10 of 0.95 among its own vectors, and is searched in the form of its
-file. The index shards have the lists of the first shard, which are trained on all vectors, as `build-index` makes them.
-`ours` is the time for searching all index shards and merging their results, and `reference` is the time for searching
-the one index, for queries one by one and for a batch. `recall` has the recall@10 of both compared with exact search.
-Then separate processes build the largest index shard and the one index. `mebibytes` has the peak memory of both,
-without the memory of the vectors.
+The vectors are synthetic and form clusters. Each index is an inverted file, whose number of lists is the square root of
+the number of all vectors. Each index is tuned to a recall@10 of 0.95 among its own vectors, and is searched in the form
+of its file. All index shards have the lists of the first shard, which are trained on all vectors, as `build-index`
+makes them. `ours` is the time for searching all index shards and merging their results, and `reference` is the time for
+searching the one index, for queries one by one and for a batch. `recall` has the recall@10 of both compared with exact
+search. Then separate processes build the largest index shard and the one index. `mebibytes` has the peak memory of
+both, without the memory of the vectors.
 """
 
 import argparse
@@ -42,7 +42,9 @@ SHARD_COUNTS = (2, 4, 8)
 
 
 def make_vectors(rows: int, seed: int) -> np.ndarray:
-    """Draw vectors (rows, DIM) in float32, of unit length, near one of CLUSTERS centres."""
+    """Draw unit vectors (rows, DIM) in float32. Each vector is near one of CLUSTERS centres, which are the same for
+    each seed.
+    """
     centres = np.random.default_rng(0).standard_normal((CLUSTERS, DIM), dtype=np.float32)
     rng = np.random.default_rng(seed)
     vectors = centres[rng.integers(CLUSTERS, size=rows)] + rng.standard_normal((rows, DIM), dtype=np.float32)
@@ -50,7 +52,8 @@ def make_vectors(rows: int, seed: int) -> np.ndarray:
 
 
 def build_index(vectors: np.ndarray, shared: Vectors | TrainedIndex | None = None) -> TrainedIndex:
-    """Build and tune an index of `vectors`. Return it in the form in which other index shards can use its lists.
+    """Build and tune an index of `vectors`. Return the index, its factory string and its setting, from which other
+    index shards take their lists.
 
     `shared` is the index whose lists are used, or the vectors on which the lists are trained (default: `vectors`).
     """
@@ -62,7 +65,9 @@ def build_index(vectors: np.ndarray, shared: Vectors | TrainedIndex | None = Non
 
 
 def open_gallery(index: faiss.Index) -> Gallery:
-    """Return the gallery of an index, opened from its bytes as `search` opens them from its file."""
+    """Return the gallery of an index. The index is opened from its bytes, in the way in which `search` opens an index
+    file.
+    """
     return Gallery(view_bytes(to_bytes(index), "index", ExpectedIndex(index.ntotal, index.d, "inner_product")))
 
 
@@ -88,7 +93,9 @@ def recall(gallery: Gallery, queries: np.ndarray, right: np.ndarray) -> float:
 
 
 def building_memory(rows: int) -> int:
-    """Return the MiB that a process needs to build an index of `rows` vectors, without the memory of the vectors."""
+    """Return the MiB that a new process needs to build an index of `rows` vectors, without the memory of the
+    vectors.
+    """
     command = [sys.executable, __file__, "--build", str(rows)]
     return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 

@@ -1,6 +1,6 @@
 """Functions that compare two implementations on a busy machine.
 
-Both run in turn in one process, and the result is the median of the ratios of their times.
+Both implementations run in turn in one process, and the result is the median of the ratios of their times.
 """
 
 import argparse
@@ -15,15 +15,15 @@ from typing import Any
 
 _tiny = False
 MIN_CPU_SECONDS = 1e-6
-"""Shortest measurable time in CPU seconds. `compare` divides by it if a function needs less."""
+"""Shortest measurable time in CPU seconds. `compare` divides by this time if the first function needs less."""
 
 
 def parse_options(parser: argparse.ArgumentParser, module: dict[str, Any], **tiny: Any) -> argparse.Namespace:
-    """Return the options of a benchmark.
+    """Add the option `--tiny` to `parser`, parse the command line, and return the options of a benchmark.
 
-    This function adds the option `--tiny`, which shows within seconds that the benchmark runs, but gives no valid
-    figures. The options, and the constants of the `module` (its globals), then have the values in `tiny`, and each
-    comparison takes one pair.
+    With `--tiny`, the options and the constants of `module` (the globals of the benchmark) have the values in `tiny`,
+    and each comparison takes one pair. The benchmark then only shows within seconds that it runs. Its figures are not
+    valid.
     """
     global _tiny
     parser.add_argument(
@@ -51,8 +51,10 @@ def compare(
     time of `reference` divided by the time of `ours`, as the median over the pairs. If it is above 1, the first
     function is faster. `ours_cpu`, `reference_cpu` and `ratio_cpu` are measured in CPU seconds, which are comparable on
     a busy machine as well. `cpu_over_wall` is the number of CPU seconds of all calls divided by the number of wall
-    seconds. If `threads` is given, the result has the flag `void`. It is true if `cpu_over_wall` is below 0.9 times
-    `threads`, or times the number of CPUs if that is smaller, because other programs then used the machine.
+    seconds, and `processor` describes the CPU.
+
+    If `threads` is given, the result has the flag `void`. The flag is true if `cpu_over_wall` is below 0.9 times
+    `threads`, or below 0.9 times the number of CPUs if that is smaller, because other programs then used the machine.
     """
     if _tiny:
         pairs = 1
@@ -80,6 +82,16 @@ def compare(
     return result
 
 
+def scale_reference(result: dict[str, Any], factor: float) -> dict[str, Any]:
+    """Return a copy of `result`, the result of `compare`. In the copy, the wall seconds and CPU seconds of the
+    reference and both ratios are multiplied by `factor`.
+
+    A caller whose reference did only one part in `factor` of the work needs this.
+    """
+    keys = ("reference", "ratio", "reference_cpu", "ratio_cpu")
+    return {**result, **{key: factor * result[key] for key in keys}}
+
+
 def report(result: dict[str, Any]) -> None:
     """Print `result`, such as the result of `compare`, as a line of JSON. Numbers are rounded to five decimals."""
     print(json.dumps({key: round(value, 5) if isinstance(value, float) else value for key, value in result.items()}))
@@ -92,7 +104,7 @@ def _cpu_seconds() -> float:
 
 
 def _seconds(function: Callable[[], Any]) -> tuple[float, float]:
-    """Return the wall seconds and the CPU seconds of a call."""
+    """Call `function`, and return the wall seconds and the CPU seconds of the call."""
     start = time.perf_counter()
     cpu = _cpu_seconds()
     function()
@@ -101,7 +113,8 @@ def _seconds(function: Callable[[], Any]) -> tuple[float, float]:
 
 def describe_processor() -> str:
     """Return the name of the CPU, its family and model, and the widest of a few vector instructions, as Linux lists
-    them. On other systems the values are None."""
+    them. On other systems, `None` stands for each of the first three.
+    """
     path = Path("/proc/cpuinfo")
     lines = path.read_text().splitlines() if path.exists() else []
     about = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}

@@ -2,12 +2,12 @@
 
     python benchmarks/languages.py results/flickr8k zh.tsv
 
-All models are `ncca` with tf-idf. The captions of the run are read without pieces of words, and the other captions
-without and with pieces. All models have the same image encoders, the same photos, and the same number of captions per
-photo. Dev chooses the parameters, and the recalls are measured on test.
+All models are `ncca` with tf-idf. The captions of the run are read without pieces of words. The other captions are read
+without pieces, and then with pieces. All models have the same image encoders, the same photos, and the same number of
+captions per photo. Dev chooses the parameters, and the recalls are measured on test.
 
-The file has lines of IMAGE TAB NUMBER TAB CAPTION. Each line of output has the recalls of a model, the sums on dev and
-test, and the sum on test as a percentage of the sum for the captions of the run.
+The file has lines of IMAGE TAB NUMBER TAB CAPTION. Each line of output has the recalls of a model, the sums of the
+recalls on dev and test, and the sum on test as a percentage of the sum for the captions of the run.
 """
 
 import argparse
@@ -40,21 +40,23 @@ from pipeline.text.vocabulary import build_vocabulary  # noqa: E402
 GRID = FitSettings(
     dimensions=(96, 128, 192), eigenvalue_power=(1, 1.5), image_ridge=(1,), text_ridge=(1, 3), search="grid"
 )
-"""The values of the parameters of `ncca` from which dev chooses."""
+"""The values of the parameters of `ncca` among which dev chooses."""
 
 
 @dataclass(frozen=True, eq=False)
 class Collection:
-    """A collection of n images. `features` maps an image encoder to the features (n, D), and `splits` (n,) has the name
-    of the split of each image."""
+    """A collection of n images. `features` maps the name of an image encoder to the features (n, D), and `splits` (n,)
+    has the name of the split of each image.
+    """
 
     features: dict[str, np.ndarray]
     splits: np.ndarray
 
 
 def read_captions(path: Path, rows: dict[str, int]) -> dict[int, list[str]]:
-    """Return row of an image -> its captions in the file `path`. `rows` maps the name of an image to its row. Images
-    that are not in `rows` are left out."""
+    """Return the captions in the file `path` by the row of their image. `rows` maps the name of an image to its row.
+    Images that are not in `rows` are left out.
+    """
     captions: dict[int, list[str]] = {}
     for line in path.read_text("utf-8").splitlines():
         name, _, text = line.split("\t")
@@ -103,7 +105,9 @@ def measure(collection: Collection, captions: dict[int, list[str]], size: int, p
 
 
 def read_collection(run: Run) -> tuple[Collection, dict[str, int]]:
-    """Read the features of those image encoders of a run that are networks. Also return name of an image -> its row."""
+    """Read the features of those image encoders of a run that are networks. Return the collection, and the rows of the
+    images by their file names.
+    """
     manifest = run.manifest
     rows = np.arange(manifest.n_images)
     features = {}
@@ -115,8 +119,9 @@ def read_collection(run: Run) -> tuple[Collection, dict[str, int]]:
 
 
 def make_collection(folder: Path) -> tuple[Collection, dict[str, int], Path]:
-    """Make a collection of random features, with a file of German captions in `folder`. Return the collection, name of
-    an image -> its row, and the path of the file."""
+    """Make a collection of synthetic features, with a file of German captions in `folder`. Return the collection, the
+    rows of the images by their names, and the path of the file.
+    """
     rng = np.random.default_rng(0)
     things = rng.integers(0, 6, 200)
     features = np.eye(6, dtype=np.float32)[things] + rng.normal(0, 0.3, (200, 6)).astype(np.float32)

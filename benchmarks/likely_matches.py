@@ -3,10 +3,10 @@
     python benchmarks/likely_matches.py results/flickr8k ncca
     python benchmarks/likely_matches.py results/flickr8k ncca ncca-csls --scores
 
-The index has the photos of dev and test, which did not train the model. Each draw calibrates with one caption
-for each of 50 random photos, and counts how often the photo of another caption is a likely match. Further lines divide
-the photos into kinds, by k-means on their vectors, and calibrate before one or several kinds are added to the index or
-removed from it. Their coverage is measured on all photos of the changed index.
+The index has the photos of dev and test, which did not train the model. Each draw calibrates with one caption for each
+of 50 random photos, and counts how often the photo of another caption is a likely match. For further lines, the photos
+are divided into kinds by k-means on their vectors. The index is calibrated, and then one or several kinds are added to
+the index or removed from it. The coverage is measured on all photos of the changed index.
 
 With `--scores`, dev sets the line for the photos of test. Several normalised scores take the place of the standardised
 score of pipeline.index.calibration.
@@ -34,20 +34,23 @@ from pipeline.run.reading.calibration_pairs import choose_background  # noqa: E4
 
 PAIRS = 50
 TESTED = 1000
-"""Maximum number of captions with which a draw is tested. If there are fewer, all captions are used."""
+"""Maximum number of captions with which a draw is tested. If the photos have fewer captions, all are used."""
 KINDS = 5
-"""Number of kinds (clusters of k-means) into which the photos are divided."""
+"""Number of kinds into which the photos are divided. A kind is a cluster of k-means."""
 CHANGED_KINDS = (1, 2, 3)
-"""Numbers of kinds that are added or removed together."""
+"""Numbers of kinds that are added to the index together, or removed from it together."""
 SOFTNESS = 0.8
-"""Temperature of the soft maximum, in standard deviations of a query's scores. It was chosen on dev."""
+"""Temperature of the soft maximum, in standard deviations of the scores of a query. The value was chosen on dev."""
 PROMISED = 0.835
-"""Coverage, the share of captions whose photo is a likely match, that nine out of ten draws should reach."""
+"""The coverage that nine out of ten draws should reach. Coverage is the share of captions whose photo is a likely
+match.
+"""
 
 
 class Photos:
     """The vectors of the `images` (n, c) and `sentences` (m, c) of an index. `owners` (m,) has the row of the image of
-    each sentence."""
+    each sentence, and `metric` is the metric of the model.
+    """
 
     def __init__(self, images: np.ndarray, sentences: np.ndarray, owners: np.ndarray, metric: str) -> None:
         self.images = images
@@ -56,8 +59,8 @@ class Photos:
         self.metric = metric
 
     def calibrate(self, among: np.ndarray, rng: np.random.Generator) -> tuple[Calibration, np.ndarray]:
-        """Calibrate an index of the images `among` (k,), which are row numbers, with one caption of each of PAIRS of
-        these images.
+        """Calibrate an index of the images `among` (k,), which are row numbers, with one random caption of each of
+        PAIRS random images among them.
 
         Return the calibration and the row numbers of the PAIRS images.
         """
@@ -72,7 +75,8 @@ class Photos:
         """Return the coverage (from 0 to 1), the mean number of likely matches, and the share of captions, from 0 to 1,
         that are judged to be out of domain.
 
-        They are measured with at most TESTED captions of the images `among` (k,), in an index of these images.
+        All three are measured with at most TESTED random captions of the images `among` (k,), in an index of these
+        images.
         """
         asked = np.flatnonzero(np.isin(self.owners, among))
         asked = rng.choice(asked, min(TESTED, len(asked)), replace=False)
@@ -88,7 +92,9 @@ class Photos:
 
 
 def read(run: Run, model: str, splits: Sequence[str] = ("dev", "test")) -> Photos:
-    """Read the vectors of the photos with captions of some splits, and of their captions, in the space of `model`."""
+    """Read the vectors in the space of `model` of all photos with captions in `splits`, and of the captions of these
+    photos.
+    """
     embeddings = run.embeddings(model)
     images = []
     sentences = []
@@ -102,7 +108,9 @@ def read(run: Run, model: str, splits: Sequence[str] = ("dev", "test")) -> Photo
 
 
 def make_synthetic_photos(seed: int = 0) -> Photos:
-    """Make 240 synthetic photos with one caption each, whose vector is the photo's vector with noise."""
+    """Make 240 synthetic photos with one caption each. The vector of a caption is the vector of its photo with added
+    noise.
+    """
     rng = np.random.default_rng(seed)
     images = rng.standard_normal((240, 8)).astype(np.float32)
     sentences = images + rng.standard_normal(images.shape).astype(np.float32)
@@ -110,11 +118,12 @@ def make_synthetic_photos(seed: int = 0) -> Photos:
 
 
 def measure_draws(photos: Photos, draws: int) -> dict[str, float]:
-    """Calibrate with `draws` random draws of photos, and test each calibration with captions of the other photos.
+    """Calibrate `draws` times with captions of random photos, and test each calibration with captions of the other
+    photos.
 
-    Return the mean `coverage` over the draws and its `tenth_percentile`, both in percent, the share of draws that reach
-    PROMISED (`draws_above_83.5`, from 0 to 1), the mean number of likely matches of a caption (`size`), and the
-    percentage of captions that are judged to be out of domain (`out_of_domain`).
+    Return the mean `coverage` over the draws and its `tenth_percentile`, both in percent, and the share of draws that
+    reach PROMISED (`draws_above_83.5`, from 0 to 1). Also return the mean number of likely matches of a caption
+    (`size`), and the percentage of captions that are judged to be out of domain (`out_of_domain`).
     """
     rng = np.random.default_rng(0)
     every = np.arange(len(photos.images))
@@ -133,12 +142,12 @@ def measure_draws(photos: Photos, draws: int) -> dict[str, float]:
 
 
 def measure_changes(photos: Photos, count: int, draws: int) -> dict[str, dict[str, object]]:
-    """Calibrate before `count` of the KINDS kinds of photos are added to the index or removed from it, and test after
-    the change.
+    """Calibrate an index before `count` of the KINDS kinds of photos are added or removed, and test the calibration
+    after the change.
 
     Return `added` and `removed`, each with the `coverage` after this change, and the share of all photos that belong to
-    these kinds (`changed`), both in percent. Both are [minimum, mean, maximum] over all choices of `count` kinds. The
-    coverage of a choice is the mean over `draws` random draws.
+    the changed kinds (`changed`), both in percent. Coverage and share are given as [minimum, mean, maximum] over all
+    choices of `count` kinds. The coverage of a choice is the mean over `draws` random draws.
     """
     rng = np.random.default_rng(0)
     clusters = faiss.Kmeans(photos.images.shape[1], KINDS, seed=1)
@@ -166,19 +175,24 @@ NORMALISATIONS: dict[str, Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]]
     "minus mean of the 100 best": lambda scores: (mean_of_best(scores, 100), np.ones(len(scores))),
     "minus soft maximum": lambda scores: (soft_maximum(scores), scores.std(axis=1)),
 }
-"""Functions that get the scores (q, b) of q queries with b other photos. They return the offset (q,) and the divisor
-(q,) that normalise the scores of each query: a normalised score is (score - offset) / divisor."""
+"""Mapping from a name to a function that normalises the scores of each query. The function gets the scores (q, b) of q
+queries with b other photos, and returns an offset (q,) and a divisor (q,). A normalised score is (score - offset) /
+divisor.
+"""
 
 
 def mean_of_best(scores: np.ndarray, count: int) -> np.ndarray:
-    """Return the mean of the `count` largest scores of each row."""
+    """Return the mean (q,) of the `count` largest scores of each row of `scores` (q, b), or of all scores if b is
+    smaller.
+    """
     count = min(count, scores.shape[1])
     return np.partition(scores, -count, axis=1)[:, -count:].mean(axis=1)
 
 
 def soft_maximum(scores: np.ndarray) -> np.ndarray:
-    """Return the soft maximum (q,) of each row of `scores` (q, b): the logarithm of the mean exponential at a
-    temperature of SOFTNESS standard deviations of the row."""
+    """Return the soft maximum (q,) of each row s of `scores` (q, b): T log(mean(exp(s / T))), where the temperature T
+    is SOFTNESS times the standard deviation of the row.
+    """
     temperature = SOFTNESS * scores.std(axis=1, keepdims=True)
     best = scores.max(axis=1, keepdims=True)
     means = np.exp((scores - best) / temperature).mean(axis=1)
@@ -186,9 +200,12 @@ def soft_maximum(scores: np.ndarray) -> np.ndarray:
 
 
 def measure_scores(dev: Photos, test: Photos) -> dict[str, dict[str, float]]:
-    """Return, for each of NORMALISATIONS, the `coverage` on test in percent, the mean number of likely matches of a
-    caption of test among the photos of test (`size`), and the mean number of likely matches of a caption of dev among
-    the photos of dev besides the right photo (`size_on_dev`). The captions of dev set the line of likely matches."""
+    """Return measures for each of NORMALISATIONS. The captions of dev set the line of likely matches.
+
+    `coverage` is the coverage on test in percent. `size` is the mean number of likely matches of a caption of test
+    among the photos of test. `size_on_dev` is the mean number of likely matches of a caption of dev among the photos of
+    dev, without the right photo.
+    """
     products = compare(dev.sentences, dev.images, dev.metric)
     right = np.take_along_axis(products, dev.owners[:, None], axis=1)[:, 0]
     others = products[np.arange(len(dev.images)) != dev.owners[:, None]].reshape(len(right), -1)

@@ -3,9 +3,10 @@
     python benchmarks/listing.py [--tars 10000] [--rows 10000000] [--folder FOLDER]
 
 The benchmark makes tar shards of one empty file each, and a table with two short columns, and prints a JSON line for
-each. The line has wall-clock seconds, because another process opens Parquet files first. `form` is the time in which
-`init` recognises the format, `state` the time for the state of all files, from which changes are noticed, and `first`
-the time until the first record. The key with the number `--records` has the time until the last of so many records.
+each of the two inputs. The line has wall-clock seconds, because another process opens Parquet files first. `form` is
+the time in which `init` recognises the format, `state` the time for the state of all files, from which changes are
+noticed, and `first` the time until the first record. The key with the number `--records` has the time until the last of
+so many records.
 """
 
 import argparse
@@ -29,7 +30,7 @@ from pipeline.collections.formats import FORMATS, describe_state
 from pipeline.collections.records import Options
 
 BATCH = 1 << 20
-"""Number of rows that are written at once."""
+"""Number of rows of the table that are written at once."""
 
 
 def main() -> None:

@@ -3,7 +3,8 @@
     python benchmarks/lstm.py [--dimensions 512] [--pairs 7] [--steps 60]
 
 One measurement is a few training steps (forward, backward, Adam) on batches of 128 pairs. The sentences are as long as
-captions. `loss` and `reference_loss` are the losses on held-out pairs after `--steps` steps from the same weights.
+captions. `loss` and `reference_loss` are the losses on held-out pairs after `--steps` steps. Both networks start from
+the same weights.
 """
 
 import argparse
@@ -35,8 +36,8 @@ OBJECTIVE = Objective("info-nce", "all", 0, margin=0.2, temperature=0.1, reducti
 
 
 class PaddedLSTM(nn.Module):
-    """A sentence encoder with torch.nn.LSTM in float32. Sentences are padded to the longest sentence of the batch. It
-    starts from the weights of the encoder `other`.
+    """A sentence encoder with torch.nn.LSTM in float32. Sentences are padded to the longest sentence of the batch. The
+    initial weights are copied from the encoder `other`.
     """
 
     def __init__(self, other: Recurrent, dimensions: int) -> None:
@@ -57,8 +58,9 @@ class PaddedLSTM(nn.Module):
 
 
 def make_batches(count: int) -> list[tuple[torch.Tensor, Packed]]:
-    """Draw `count` batches of BATCH images, (BATCH, IMAGE_DIM) float32, and of BATCH packed sentences. A sentence has
-    about 11 words by Zipf's law. Its image is the mean of random features of these words, with added noise.
+    """Draw `count` batches of BATCH images, (BATCH, IMAGE_DIM) float32, and of BATCH packed sentences, one for each
+    image. A sentence has about 11 words, which follow Zipf's law. Its image is the mean of random features of these
+    words, with added noise.
     """
     rng = np.random.default_rng(0)
     share = 1 / np.arange(1, WORDS + 1)
@@ -76,7 +78,8 @@ def make_batches(count: int) -> list[tuple[torch.Tensor, Packed]]:
 
 class Trainee:
     """A network in training, with the padded sentence encoder if `padded` is true, and otherwise with the encoder of
-    jointspace. Both networks start from the same weights."""
+    jointspace. Both kinds of network start from the same weights.
+    """
 
     def __init__(self, dimensions: int, padded: bool) -> None:
         with seeded(0):

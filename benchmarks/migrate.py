@@ -2,14 +2,15 @@
 
     python benchmarks/migrate.py results/flickr8k-frozen squeezenet1_0 efficientnet_lite2 [--pairs 1000]
 
-The run must have the features of both encoders. A joint space of each encoder is fitted to the training pairs, and
-captions of the split are used to search its photos. `reference` is recall@10 with the vectors of the new encoder, and
-`old` is recall@10 in the joint space of the old encoder. A migration learns from photos that both encoders have
-encoded, whose number is `photographs`. `ours` has the recall@10 after the migration for each seed, and `ratio` is the
-mean share of `reference` that is kept.
+The run must have the features of both encoders. A joint space of each encoder is fitted to the training pairs, and the
+captions of `--split` are searched among the photos of this split. `reference` is recall@10 with the vectors of the new
+encoder, and `old` is recall@10 in the joint space of the old encoder. A migration learns from photos that both encoders
+have encoded, whose number is `photographs`. `ours` has the recall@10 after the migration for each seed, and `ratio` is
+the mean share of `reference` that is kept.
 
 - `features`: features of the old encoder are mapped to features of the new encoder, as `jointspace migrate` does in a
-  run, for all photos or for every second photo. They are embedded in the joint space of the new encoder.
+  run, for all photos or for every second photo. The mapped features are embedded in the joint space of the new
+  encoder.
 - `features, fitted again`: the joint space is fitted to the mapped features of the training photos, as a run does.
 - `index from OLD` and `queries to OLD`: `jointspace.migrate` is used, with or without the captions of all training
   photos. OLD is `index` for vectors in the old joint space, and `features` for normalised features of the old encoder.
@@ -42,7 +43,9 @@ STEPS = ("sqrt", "l2")
 
 
 def recall(images: np.ndarray, texts: np.ndarray, owners: np.ndarray) -> float:
-    """Return recall@10 in percent for the queries `texts`. `owners` has the row of the right image of each query."""
+    """Return recall@10 in percent for the m queries `texts` (m, c) among the n `images` (n, c). `owners` (m,) has the
+    row of the right image of each query.
+    """
     scores = texts @ images.T
     own = scores[np.arange(len(owners)), owners]
     return 100 * float(((scores > own[:, None]).sum(axis=1) < 10).mean())

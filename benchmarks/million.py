@@ -4,7 +4,7 @@
 
 The benchmark makes features and sentences with a fixed seed, in the form that `ingest` and `extract` write (8 GB for a
 million images of 4,096 dimensions). `snakemake` then runs the vocabulary, the moments, `ncca`, `sae`, the embeddings,
-the indexes and the evaluations, and two searches follow. The output is a Markdown table of stages with jobs, seconds,
+the indexes and the evaluations, and three searches follow. The output is a Markdown table of stages with jobs, seconds,
 memory, bytes and the least possible seconds, and one JSON line of totals.
 """
 
@@ -53,17 +53,18 @@ FOLDERS = {
 
 
 def write_collection(run: Path, images: int, shard_size: int) -> np.ndarray:
-    """Write the manifest of `images` synthetic images, and return the topic (n,) of every image, which decides its
-    words and its features.
+    """Write the manifest of `images` synthetic images, whose files do not exist. Return the topic (n,) of each image,
+    on which its words and its features depend.
 
-    Half of the images have a sentence, and the other half has tags. A thousand images each belong to dev and to test.
+    About half of the images have a sentence, and the other half has tags. The splits dev and test have a thousand
+    images each, or a tenth of the images if there are fewer than 10,000.
     """
     rng = np.random.default_rng(0)
     topics = rng.integers(HIDDEN, size=images)
     held_out = min(HELD_OUT, images // 10)
     split = np.where(np.arange(images) % 2, "weak", "train").astype(object)
     split[:held_out], split[held_out : 2 * held_out] = "dev", "test"
-    # Four words out of five belong to the topic of the image, by Zipf's law. The other words are drawn from all words.
+    # Four words out of five belong to the topic of the image and follow Zipf's law. All other words are random.
     ranks = np.minimum(rng.zipf(1.3, (images, WORDS)) - 1, VOCABULARY // HIDDEN - 1)
     words = np.where(rng.random((images, WORDS)) < 0.8, topics[:, None] * (VOCABULARY // HIDDEN) + ranks, 0)
     words = np.where(words > 0, words, rng.integers(VOCABULARY, size=(images, WORDS)))
@@ -101,13 +102,13 @@ def write_collection(run: Path, images: int, shard_size: int) -> np.ndarray:
 
 
 def _word(number: int) -> str:
-    """Return the word for `number` (0 to 9999), which lemmatisers leave unchanged."""
+    """Return a word for `number` (0 to 9999). Each number has its own word, which lemmatisers leave unchanged."""
     return "q" + "".join("bcdfghjklm"[int(digit)] for digit in f"{number:04d}")
 
 
 def write_shards(run: Path, topics: np.ndarray, dim: int) -> None:
-    """Write the features (n, dim) of the n images of a run as shards of the encoder `made`. They are like features
-    after a ReLU: about a quarter of the numbers is not zero. Shards that exist are kept.
+    """Write the features (n, dim) of the n images of a run as shards of the encoder `made`. The features look like
+    features after a ReLU: about a quarter of the numbers is not zero. Shards that exist are kept.
 
     An encoder file is also written, because the rules refuse features without an encoder file. `topics` (n,) are the
     topics of the images.
@@ -160,8 +161,8 @@ def floors(images: int, dim: int) -> dict[str, float]:
     """Return the least possible seconds of the stages `accumulate` and `embed`, by name, for float16 features (images,
     dim).
 
-    For `accumulate` it is the time of the rank-k update, and for `embed` the time for reading and projecting the
-    features for two models, at the rates of a plain matrix product and of a memory copy, which are measured here.
+    For `accumulate`, the result is the time of the rank-k update. For `embed`, the result is the time for reading and
+    projecting the features, for two models. The rates of a plain matrix product and of a memory copy are measured here.
     """
     matrix = np.random.default_rng(0).standard_normal((1536, 1536), np.float32)
     matrix @ matrix.T

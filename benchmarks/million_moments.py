@@ -6,7 +6,7 @@ The benchmark makes shards with a fixed seed in the folder (8 GB in float16 for 
 A separate process then fits `ncca`: it checks the shards, reads, converts and sums them, and solves the problem once.
 The output is a line for each new shard, and one JSON line with the seconds, the rows per second, the share of the speed
 of the bare rank-k update, and the peak memory, which must not depend on the number of rows. The bare update is measured
-on as many rows in the memory of the same process.
+in the same process, on 196,608 rows in memory.
 """
 
 import argparse
@@ -51,8 +51,8 @@ FLOOR_BLOCKS = 48
 
 
 def make_shards(folder: Path, rows: int) -> None:
-    """Write `rows` pairs into shards below `folder`: features (DIM_X) of an image, and the tf-idf vector (DIM_Y) of a
-    sentence of WORDS words. Features are as after a ReLU, so that about a quarter of the numbers is not zero.
+    """Write `rows` pairs into shards in `folder`: the features (DIM_X) of an image, and the tf-idf vector (DIM_Y) of a
+    sentence of WORDS words. The features look like features after a ReLU: about a quarter of the numbers is not zero.
 
     Each image has one of HIDDEN topics, and its sentence has the same topic. Shards that exist are kept.
     """
@@ -87,8 +87,9 @@ def make_shards(folder: Path, rows: int) -> None:
 
 
 def read_blocks(folder: Path, count: int) -> Iterator[tuple[np.ndarray, sparse.csr_array]]:
-    """Yield the images of `count` shards in blocks, as stored, each block with the vectors of its
-    sentences."""
+    """Yield the pairs of the first `count` shards in `folder`, in blocks: the features of some images as stored, and
+    the vectors of the sentences of these images.
+    """
     for number in range(count):
         features = Shard(shard_path(folder / "features", number), FEATURES)
         texts = VectorShard(shard_path(folder / "tfidf", number))
@@ -98,7 +99,9 @@ def read_blocks(folder: Path, count: int) -> Iterator[tuple[np.ndarray, sparse.c
 
 
 def measure_floor(block: np.ndarray) -> float:
-    """Return the rows per second of the symmetric rank-k update alone, on one block in memory."""
+    """Return the rows per second of the symmetric rank-k update alone, which is repeated with the same block in
+    memory.
+    """
     total = np.zeros((DIM_X, DIM_X), np.float32, order="F")
     start = time.perf_counter()
     for _ in range(FLOOR_BLOCKS):
@@ -107,8 +110,9 @@ def measure_floor(block: np.ndarray) -> float:
 
 
 def fit(folder: Path, rows: int) -> dict[str, float]:
-    """Time a fit of `ncca` to `rows` pairs, which reads the shards below `folder` once and solves the problem once, and
-    time the rank-k update alone. Return the values of the output line, which the docstring of this module describes."""
+    """Time a fit of `ncca` to `rows` pairs, which reads the shards in `folder` once and solves the problem once, and
+    time the rank-k update alone. Return the values of the output line, which the docstring of this module describes.
+    """
     start = time.perf_counter()
     accumulator = MomentsAccumulator(DIM_X, DIM_Y, runtime.threads())
     cpu = time.process_time()

@@ -2,8 +2,8 @@
 
     python benchmarks/moments.py [--rows 8192]
 
-The first ratio is the speed of the moments as a share of the speed of a loop that only computes the symmetric rank-k
-update of the dense view, over the same blocks in memory.
+The ratio of the first line is the speed of the moments, divided by the speed of a loop that only computes the symmetric
+rank-k update of the dense view, over the same blocks in memory.
 """
 
 import argparse
@@ -23,8 +23,9 @@ from pipeline.models.linear.accumulation import MomentsAccumulator  # noqa: E402
 from pipeline.models.linear.moments import BLOCK_ROWS  # noqa: E402
 
 MALLOC_THRESHOLD = 32 << 20
-"""Largest block in bytes that malloc keeps when it is freed, in a process without the settings of jointspace. np.cov is
-measured with this value."""
+"""Largest block in bytes that malloc keeps when the block is freed, in a process without the settings of jointspace.
+np.cov is measured with this value.
+"""
 
 
 def main() -> None:
@@ -56,7 +57,9 @@ def main() -> None:
 
 
 def kernels() -> dict[str, str]:
-    """Return the CPU type whose kernels each OpenBLAS of this process uses."""
+    """Return the types of CPU for which the OpenBLAS libraries of this process have chosen their kernels, as the text
+    `kernels`.
+    """
     return {"kernels": ", ".join(sorted({one["architecture"] for one in threadpool_info() if "architecture" in one}))}
 
 

@@ -1,11 +1,11 @@
-"""Compares decoding each photo once for two encoders with decoding it once for each encoder.
+"""Compares decoding each photo once for two encoders with decoding each photo once for each encoder.
 
     python benchmarks/one_decode.py [--megapixels 0.2 2 6 12] [--sides 256,224 448,448] [--images 8]
 
 The bytes of JPEGs become features of MobileNetV2 at two resolutions, as in `extract`, except that this process decodes
-them. `cosine` is the lowest cosine, over all photos and both encoders, between the features from the shared decoding
-and the features from a decoding for this encoder alone. The photos and weights are random. If JOINTSPACE_DATA is set,
-the benchmark uses enlarged photos of Flickr8k with added grain, and trained weights.
+the JPEGs. `cosine` is the lowest cosine, over all photos and both encoders, between the features from the shared
+decoding and the features from a decoding for this encoder alone. The photos and weights are random. If JOINTSPACE_DATA
+is set, the benchmark uses enlarged photos of Flickr8k with added grain, and trained weights.
 """
 
 import argparse
@@ -91,10 +91,10 @@ def make_encoder(data: Path | None) -> NetworkEncoder:
 
 
 def make_photos(data: Path | None, count: int, megapixels: float) -> tuple[list[Photograph], dict[str, bytes]]:
-    """Make `count` JPEGs with the aspect ratio 4 : 3 and the given number of megapixels. Returns the list of photos,
-    and a mapping from their names to their bytes.
+    """Make `count` JPEGs with the aspect ratio 4 : 3 and `megapixels` megapixels. Return the list of photos, and a
+    mapping from their names to their bytes.
 
-    They are made from the photos of Flickr8k in the folder `data`, or from synthetic images if it is None.
+    The JPEGs are made from the photos of Flickr8k in the folder `data`, or from synthetic images if `data` is None.
     """
     size = (round((megapixels * 4e6 / 3) ** 0.5), round((megapixels * 3e6 / 4) ** 0.5))
     rng = np.random.default_rng(0)

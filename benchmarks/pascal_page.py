@@ -1,4 +1,5 @@
-"""Arranges photos with five sentences each as the Pascal sentences are published (Rashtchian et al. 2010).
+"""Arranges photos with five sentences each in the form in which the Pascal sentences are published (Rashtchian et al.
+2010).
 
     python benchmarks/pascal_page.py CAPTIONS IMAGES OUTPUT
 

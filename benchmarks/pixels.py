@@ -3,10 +3,10 @@
     python benchmarks/pixels.py [--images 20000] [--side 128] [--folder pixels] [--cores 2]
 
 The benchmark draws JPEGs with a fixed seed (smooth noise, which takes as long to decode as photos of this size) with
-sentences, and writes them as img2dataset does. `snakemake` runs SqueezeNet 1.0 with random weights at that side, up to
-the index of `ncca`. The output is a Markdown table of stages with jobs, seconds, CPU seconds and images per second, and
-the estimated hours for a million images. The time of a stage that passes over the images grows with their number, and
-the time of all other stages is taken as constant.
+sentences, and writes them as img2dataset does. `snakemake` runs SqueezeNet 1.0 with random weights on images of this
+size, up to the index of `ncca`. The output is a Markdown table of stages with jobs, seconds, CPU seconds and images per
+second, and the estimated hours for a million images. The time of a stage that passes over the images grows with their
+number, and the time of all other stages is taken as constant.
 """
 
 import argparse
@@ -34,12 +34,15 @@ IN_A_TAR = 5000
 HELD_OUT = 1000
 COLOURS = ("red", "green", "blue", "grey", "yellow", "dark", "bright", "pale")
 PASSES = ("ingest", "extract", "encode_sentences", "accumulate", "embed")
-"""Rules whose time is assumed to grow in proportion to the number of images."""
+"""Rules whose time is taken to be proportional to the number of images. The time of all other rules is taken as
+constant.
+"""
 
 
 def draw(side: int, rng: np.random.Generator) -> tuple[bytes, str]:
-    """Draw a picture of smooth noise around one of eight colours. Return its JPEG of `side` x `side` pixels, and a
-    sentence that names the colour."""
+    """Draw a picture of smooth noise around one of eight colours. Return the picture as a JPEG of `side` x `side`
+    pixels, and a sentence that names the colour and then a random colour.
+    """
     kind = int(rng.integers(len(COLOURS)))
     coarse = rng.normal(128, 60, (side // 8, side // 8, 3)) + [90 * (kind >> bit & 1) - 45 for bit in range(3)]
     picture = Image.fromarray(coarse.clip(0, 255).astype(np.uint8)).resize((side, side), Image.Resampling.BICUBIC)

@@ -3,9 +3,8 @@
     python benchmarks/ranks.py
 
 The reference is the plain way: one single-precision product, `np.argsort` of each row and column, and the position of
-the first right answer. `differing` counts the ranks that differ between both ways. They differ where single precision
-rounds the scores of two candidates in another order. `exact_differing` compares with the same sorting in double
-precision.
+the first right answer. `differing` counts the ranks that are different in the two ways, because single precision rounds
+the scores of two candidates in another order. `exact_differing` compares with sorting in double precision.
 """
 
 import argparse
@@ -23,12 +22,13 @@ from pipeline.metrics.ranks import Ranks, count_ranks  # noqa: E402
 
 DIM = 128
 SHAPES = [(5000, 5000), (2000, 31000)]
-"""Pairs of a number of images and a number of sentences."""
+"""The measured shapes: pairs of a number of images and a number of sentences."""
 
 
 def make_pairs(n: int, m: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Draw unit vectors of n images and m sentences, each sentence near its image. Also return the row of the image of
-    each sentence (m,)."""
+    """Draw unit vectors of n images (n, DIM) and of m sentences (m, DIM), each sentence near its image. Also return the
+    row of the image of each sentence (m,).
+    """
     rng = np.random.default_rng(0)
     owners = np.arange(m) % n
     images = rng.standard_normal((n, DIM), dtype=np.float32)
@@ -37,7 +37,7 @@ def make_pairs(n: int, m: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def sort_ranks(images: np.ndarray, sentences: np.ndarray, owners: np.ndarray) -> Ranks:
-    """Compute the ranks by sorting the whole matrix in both directions."""
+    """Compute the ranks in both directions by sorting all rows and all columns of the matrix of scores."""
     scores = images @ sentences.T
     order = np.argsort(-scores, axis=1)
     to_sentence = (owners[order] == np.arange(len(images))[:, None]).argmax(axis=1) + 1

@@ -2,7 +2,7 @@
 
     python benchmarks/regions.py [ARCHITECTURE SIDE]
 
-The first line also has the ratio that the numbers of operations of both ways predict.
+The first line also has the ratio that the numbers of operations of both ways predict (`operations`).
 """
 
 import argparse
@@ -54,8 +54,8 @@ def main() -> None:
 
 
 def features(encoder: NetworkEncoder) -> None:
-    """Compare the time for features of 20 regions of each image by roi-align with the time for features of crops.
-    Decoding is not measured, because it is the same for both ways.
+    """Print the time for features of 20 regions of each image by roi-align, compared with the time for features of
+    crops. Decoding is not measured, because it is the same for both ways.
     """
     plan = choose_plan(encoder, "cpu", "auto", 32)
     side = encoder.spec.preprocessing.side
@@ -69,8 +69,9 @@ def features(encoder: NetworkEncoder) -> None:
 
 
 def prepare(view: Crops | WholeImages) -> list[PreparedImage]:
-    """Prepare IMAGES smooth random images of 224 x 224 pixels, with 20 windows each as regions, for `view`: as crops of
-    the regions, or as whole images for roi-align."""
+    """Prepare IMAGES smooth random images of 224 x 224 pixels for `view`: as crops of the regions, or as whole images
+    for roi-align. The 20 regions of an image are the whole image and 19 windows.
+    """
     prepared = []
     for seed in range(IMAGES):
         coarse = np.random.default_rng(seed).integers(0, 256, (8, 8, 3), dtype=np.uint8)
@@ -82,7 +83,8 @@ def prepare(view: Crops | WholeImages) -> list[PreparedImage]:
 
 def operations(network: torch.nn.Module, side: int, regions: int = 0) -> int:
     """Return the number of floating-point operations of a network for one image of `side` x `side` pixels. `regions` is
-    the number of regions whose features are computed, or 0 for a network without regions."""
+    the number of regions whose features are computed, or 0 for a network that gets no regions.
+    """
     boxes = [torch.tensor([0.1, 0.1, 0.9, 0.9]).expand(1, regions, 4)] if regions else []
     with FlopCounterMode(display=False) as counter, torch.inference_mode():
         network(torch.zeros(1, side, side, 3, dtype=torch.uint8), *boxes)
@@ -90,7 +92,9 @@ def operations(network: torch.nn.Module, side: int, regions: int = 0) -> int:
 
 
 class RegionDataset(Dataset):
-    """A dataset that reads single regions from HDF5, as a plain program would."""
+    """A dataset that reads each region by itself from an HDF5 file, as a plain program would. An item is the features
+    (DIM,) of a region in float32.
+    """
 
     def __init__(self, path: Path) -> None:
         self.features = h5py.File(path)["features"]
@@ -103,8 +107,9 @@ class RegionDataset(Dataset):
 
 
 def minibatches(folder: Path) -> None:
-    """Compare the time for reading shuffled minibatches of the regions of BATCH images from a shard, which is written
-    into `folder`, with the time for reading as many regions row by row."""
+    """Print the time for reading shuffled minibatches of the regions of BATCH images from a shard, which is first
+    written into `folder`, compared with the time for reading as many regions row by row.
+    """
     rng = np.random.default_rng(0)
     made_by = Provenance(folder, "by hand", 1)
     unfinished = UnfinishedRegions(folder / "shard-00000.h5", made_by, np.arange(SHARD_IMAGES), SHARD_IMAGES)

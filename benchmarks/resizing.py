@@ -2,10 +2,11 @@
 
     python benchmarks/resizing.py [--images 200] [--pairs 9]
 
-The first comparison uses Pillow's decoder for both ways. In the second one, torchvision decodes the photos that it can
-decode, as in `extract`. The photos are noise at every scale with the grain of a camera. If JOINTSPACE_DATA is set, they
-are enlarged photos of Flickr8k. `difference` is the mean difference from the pixels of Pillow. The last line compares
-inspecting a JPEG at an eighth of its size, as `ingest` does, with decoding it in full size.
+The first comparison uses Pillow's decoder for both ways. In the second comparison, torchvision decodes the photos that
+it can decode, as in `extract`. The photos are noise at every scale with the grain of a camera. If JOINTSPACE_DATA is
+set, the photos are enlarged photos of Flickr8k. `difference` is the mean difference from the pixels of Pillow, in
+levels from 0 to 255. The last line for each size compares inspecting a JPEG at an eighth of its size, as `ingest` does,
+with decoding it in full size.
 """
 
 import argparse
@@ -15,7 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from interleave import compare, parse_options, report
-from one_decode import make_photos  # one_decode chooses the BLAS kernels, so it comes before numpy
+from one_decode import make_photos  # one_decode chooses the BLAS kernels, so its import comes before numpy
 
 import numpy as np  # isort: skip
 import torch  # isort: skip
@@ -31,8 +32,9 @@ PREPROCESSING = Preprocessing(256, 224, (0.5,) * 3, (0.5,) * 3)
 
 
 def prepare_by_pillow(data: bytes) -> np.ndarray:
-    """Decode the JPEG `data`, and cut out and resize its middle square, by Pillow alone and in one pass. Return the
-    pixels (side, side, 3) uint8."""
+    """Decode the JPEG `data`, and cut out and resize its middle square in one pass, by Pillow alone. Return the pixels
+    (side, side, 3) uint8.
+    """
     image = decode(data, LIMITS, PREPROCESSING.resize)
     half = min(image.size) * PREPROCESSING.side / PREPROCESSING.resize / 2
     width, height = image.size
@@ -46,7 +48,9 @@ def resize_by_torch(data: bytes) -> np.ndarray:
 
 
 def decode_by_torchvision(data: bytes) -> np.ndarray:
-    """Decode and resize the JPEG `data` as the processes of `extract` do. Return the pixels (side, side, 3) uint8."""
+    """Decode and resize the JPEG `data` as `extract` does, by torchvision if it can decode the JPEG. Return the pixels
+    (side, side, 3) uint8.
+    """
     (image,) = decode_pixels(data, LIMITS, [PREPROCESSING.resize])
     return prepare(image, PREPROCESSING)
 

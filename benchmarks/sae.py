@@ -2,9 +2,10 @@
 
     python benchmarks/sae.py [--rows 16384]
 
-The map is drawn by the default rule, and then with one phase for each frequency, as in scikit-learn's sampler. Both
-second fits are timed from rows in memory to moments, with 4,096 + 3,000 image columns and 3,000 + 3,000 text columns.
-The later steps are the same for both. The last line also has the difference of their canonical correlations.
+The map is drawn by the default rule, and then with one phase for each frequency, as in scikit-learn's sampler. The last
+line compares two ways to compute the moments of the second CCA, timed from rows in memory to moments, with 4,096 +
+3,000 image columns and 3,000 + 3,000 text columns. The later steps of the fit are the same for both ways. The line also
+has the largest difference of the canonical correlations of both ways.
 """
 
 import argparse
@@ -46,8 +47,9 @@ def draw(rule: str, rng: np.random.Generator) -> FourierMap:
 
 
 def dense_moments(x: np.ndarray, y: np.ndarray) -> Moments:
-    """Compute the moments of the pairs of rows of two dense matrices x (n, p) and y (n, q) in the BLAS, in single
-    precision. This is the reference for `mapped_moments`."""
+    """Compute the moments of the pairs of rows of two dense matrices x (n, p) and y (n, q) by the BLAS, in single
+    precision. This function is the reference for `mapped_moments`.
+    """
     mean_x = x.mean(axis=0)
     mean_y = y.mean(axis=0)
     a = x - mean_x

@@ -2,11 +2,11 @@
 
     python benchmarks/sampling.py [--candidates 1000] [--dimensions 300] [--factors 100] [--words 6790] [--pairs 5]
 
-The sentences are the candidates for one image by the network of `mnlm`, in the sizes of Kiros et al. 2014 and with the
-size of Flickr8k's vocabulary. `ours` removes ended sentences. `reference` draws the next word of every sentence with
-torch.multinomial until the last sentence has ended or has MAX_WORDS words. The weights are random, and the bias makes a
-sentence end at each word with a probability of about 1 / LENGTH. `words` in the output has the mean number of words per
-sentence for each of the two ways.
+The sentences are the candidates for one image by the network of `mnlm`, in the sizes of Kiros et al. 2014 and with a
+vocabulary of the size of Flickr8k's. `ours` removes ended sentences. `reference` draws the next word of every sentence
+with torch.multinomial until the last sentence has ended or has MAX_WORDS words. The weights are random, and the bias
+makes a sentence end at each word with a probability of about 1 / LENGTH. `words` in the output has the mean number of
+words per sentence for each of the two ways.
 """
 
 import argparse

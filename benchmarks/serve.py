@@ -2,11 +2,13 @@
 
     python benchmarks/serve.py [--vectors 1000000] [--dim 128] [--factory IVF1024,SQ8] [--clients 8] [--requests 10000]
 
-The command starts the server as a separate process. The clients are threads of this process, which keep their
-connections and send the next query as soon as the last one is answered. Latency is measured by the clients. The vectors
-are the vectors of `index.py`. Without `--factory`, the type of the index is chosen by measurement. The text model is a
-random projection of words. The additional time for judging which results are likely is measured in this process, with
-the same sentences in turn.
+The benchmark starts the server as a separate process. The clients are threads of the process of the benchmark. They
+keep their connections, and send the next query as soon as the previous query is answered. Latency is measured by the
+clients. The vectors are drawn by `make_pairs` of index.py. Without `--factory`, the type of the index is chosen by
+measurement. The text model is a random projection of words.
+
+The first line of output compares the time of searches that judge which results are likely matches (`ours`) with the
+time of searches without judging (`reference`), without a server.
 """
 
 import argparse
@@ -55,10 +57,10 @@ TERMS = TermSettings(True, (), 1)
 
 
 def make_index(folder: Path, count: int, dim: int, candidates: list[str] | str) -> IndexCard:
-    """Write an index of `count` images and of a tenth as many sentences, but at least 1,000. Return the index card of
-    the images.
+    """Write an index of `count` images, and of a tenth as many sentences, but at least 1,000, into the folder `index`
+    in `folder`. Return the index card of the images.
 
-    `candidates` are the factory strings from which the type of the index is chosen, or "auto".
+    `candidates` are the factory strings from which the type of the index of images is chosen, or "auto".
     """
     rng = np.random.default_rng(0)
     images, queries = make_pairs(count, max(count // 10, 1000), dim)
@@ -109,8 +111,9 @@ def make_index(folder: Path, count: int, dim: int, candidates: list[str] | str) 
 
 
 def measure_judging(folder: Path, count: int) -> None:
-    """Compare the time of `count` searches that judge which results are likely matches with the time without
-    judging."""
+    """Print the time of `count` searches that judge which results are likely matches, compared with the time without
+    judging.
+    """
     searcher = Searcher(open_index(folder))
     silent = Searcher(open_index(folder))
     rng = np.random.default_rng(1)
@@ -131,7 +134,7 @@ def _search_each(searcher: Searcher, sentences: list[str]) -> None:
 def ask(address: str, requests: int, seed: int, seconds: list[float], errors: list[str]) -> None:
     """Act as one client that sends `requests` random sentences to the server at `address`, one after the other.
 
-    Appends the duration of each request to `seconds`, and the message of each failed request to `errors`.
+    The duration of each request is appended to `seconds`, and the message of each failed request to `errors`.
     """
     rng = np.random.default_rng(seed)
     connection = http.client.HTTPConnection(urlsplit(address).netloc, timeout=60)
@@ -139,7 +142,7 @@ def ask(address: str, requests: int, seed: int, seconds: list[float], errors: li
         sentence = quote(" ".join(rng.choice(WORDS, rng.integers(3, 12))))
         start = time.perf_counter()
         try:
-            connection.request("GET", f"/api/models/made-up/images?sentence={sentence}&top=12")
+            connection.request("GET", f"/api/models/{SYNTHETIC_CARD['model']}/images?sentence={sentence}&top=12")
             answer = connection.getresponse()
             value = json.loads(answer.read())
             if answer.status != 200 or len(value["results"]) != 12:

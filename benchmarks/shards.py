@@ -1,6 +1,6 @@
 """Compares reading a float16 shard, in float32 blocks and in shuffled rows, with a plain program that uses h5py.
 
-python benchmarks/shards.py
+The command is `python benchmarks/shards.py`.
 """
 
 import argparse
@@ -38,8 +38,9 @@ def main() -> None:
 
 def stream(path: Path) -> None:
     """Print the time for reading every block of the shard `path` into the same float32 buffer, as the stages do,
-    compared with the time for reading the blocks by h5py. `gb_per_s` is the rate of the first, in 10^9 bytes of
-    float32."""
+    compared with the time for reading the blocks by h5py. `gb_per_s` is the rate of the stages' way, in 10^9 bytes of
+    float32.
+    """
     shard = Shard(path, FEATURES)
     buffer = np.empty((BLOCK, DIM), np.float32)
 
@@ -60,7 +61,8 @@ def stream(path: Path) -> None:
 
 def gather(path: Path) -> None:
     """Print the time for reading shuffled minibatches from the memory map of the shard `path`, compared with the time
-    for reading their rows individually by h5py."""
+    for reading the rows of the minibatches one by one by h5py.
+    """
     shard = Shard(path, FEATURES)
     batches = np.random.default_rng(1).permutation(ROWS)[: 16 * BATCH].reshape(16, BATCH)
 

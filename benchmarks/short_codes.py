@@ -5,9 +5,9 @@
 
 The captions of the split are the queries. recall@10 is measured among all photos of the run (`all`), and among the
 photos of the split (`split`), once with the vectors themselves and once with each code of pipeline.index.codes. The
-codes are learned from all photos, as in an export. The model tells whether its scores are corrected for hubs. `kept` is
-the share of the recall of the vectors in percent. For a model without correction, RaBitQ codes of the first 64 axes,
-which have 16 bytes like `pq16`, are measured for comparison.
+codes are learned from all photos, as in an export. If the model is corrected for hubs, the codes are made for corrected
+scores. `kept` is the share of the recall of the vectors in percent. For a model without correction, RaBitQ codes of the
+first 64 axes, which have 16 bytes like `pq16`, are measured for comparison.
 """
 
 import argparse
@@ -27,17 +27,21 @@ from pipeline.index.codes import build_codes  # noqa: E402
 from pipeline.run import Run  # noqa: E402
 
 TRIALS = (("int8", None), ("int8", 64), ("pq64", None), ("pq32", None), ("pq16", None))
-"""The measured codes, as pairs (code, number of axes). The default number of axes is used if it is None."""
+"""The measured codes, as pairs (code, number of axes). None stands for the default number of axes."""
 
 
 def recall(scores: np.ndarray, rows: np.ndarray) -> float:
-    """Return recall@10 in percent, given the `scores` (q, n) of n photos. `rows[i]` is the right photo of query i."""
+    """Return recall@10 in percent, given the `scores` (q, n) of q queries and n photos. `rows` (q,) has the right photo
+    of each query.
+    """
     own = scores[np.arange(len(rows)), rows]
     return 100 * float(((scores > own[:, None]).sum(axis=1) < 10).mean())
 
 
 def scores_of(index: faiss.Index, queries: np.ndarray) -> np.ndarray:
-    """Return the scores (q, n) of all n vectors of an index for q queries. A higher score is better."""
+    """Return the scores (q, n) of all n vectors of an index for the q rows of `queries`. A higher score is better. The
+    score of an L2 index is the negative squared distance.
+    """
     found, rows = index.search(queries, index.ntotal)
     scores = np.empty_like(found)
     np.put_along_axis(scores, rows, found if index.metric_type == faiss.METRIC_INNER_PRODUCT else -found, axis=1)
@@ -45,7 +49,9 @@ def scores_of(index: faiss.Index, queries: np.ndarray) -> np.ndarray:
 
 
 def rabitq(vectors: np.ndarray, axes: int) -> faiss.Index:
-    """Make an index of RaBitQ codes of one bit for each of the first principal axes of vectors (n, c)."""
+    """Make an index of RaBitQ codes of `vectors` (n, c). A code has one bit for each of the first `axes` principal
+    axes.
+    """
     basis = np.linalg.eigh((vectors.T @ vectors).astype(np.float64))[1][:, : -axes - 1 : -1].T.astype(np.float32)
     projection = faiss.LinearTransform(vectors.shape[1], len(basis), False)
     faiss.copy_array_to_vector(basis.ravel(), projection.A)
@@ -58,7 +64,7 @@ def rabitq(vectors: np.ndarray, axes: int) -> faiss.Index:
 
 
 def draw_pairs(count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Draw unit vectors (count, 80) of photos, and unit vectors (count, 80) of captions, one for each photo."""
+    """Draw unit vectors (count, 80) of photos, and unit vectors (count, 80) of captions. Caption i is near photo i."""
     rng = np.random.default_rng(0)
     photos = rng.standard_normal((count, 80)) * 0.95 ** np.arange(80)
     captions = photos + 0.5 * rng.standard_normal((count, 80)) * 0.95 ** np.arange(80)

@@ -3,9 +3,9 @@
     python benchmarks/stored_moments.py [--images 100000] [--shard-size 4096] [--folder FOLDER]
 
 The benchmark makes shards of 4,096 dense and 3,000 sparse dimensions in the folder (0.9 GB in float16 for 100,000
-images). Both ways check and read the shards, compute the moments, write them, and add them up to `sum.h5`, as
-`accumulate` does. The output line also has the largest difference of the two sums, relative to the largest value of
-each block, and the bytes on the disk.
+images). Both ways check and read the shards, compute the moments, write the moments, and add them up to `sum.h5`, as
+`accumulate` does. The output line also has the largest difference between the two sums, relative to the largest value
+of each block of moments, and the bytes of both ways on the disk.
 """
 
 import argparse
@@ -36,9 +36,10 @@ BLOCKS = ("mean_x", "mean_y", "xx", "xy", "yy")
 
 
 def make_shards(folder: Path, images: int, shard_size: int) -> int:
-    """Write shards of `images` images and their sentences below `folder`, with `shard_size` images per shard. All
-    shards have the same rows, except that the columns of the images in shard k are shifted by k. Return the number of
-    shards."""
+    """Write shards of `images` images and their sentences into `folder`, with `shard_size` images per shard, and return
+    the number of shards. All shards have the same rows, except that the columns of the images in shard k are shifted by
+    k.
+    """
     x, y = pairs.make_pairs(shard_size)
     numbers = range(-(-images // shard_size))
     for number in numbers:
@@ -51,7 +52,9 @@ def make_shards(folder: Path, images: int, shard_size: int) -> int:
 
 
 def read_blocks(folder: Path, shards: range):
-    """Yield the pairs of the shards with the numbers `shards` in blocks of at most BLOCK_ROWS pairs."""
+    """Yield the pairs of images and sentences of the shards with the numbers `shards`, in blocks of at most BLOCK_ROWS
+    pairs.
+    """
     for number in shards:
         features = Shard(shard_path(folder / "features", number), FEATURES)
         texts = VectorShard(shard_path(folder / "tfidf", number))
@@ -63,9 +66,10 @@ def read_blocks(folder: Path, shards: range):
 
 
 def accumulate(folder: Path, chunks: list[range], out: Path) -> None:
-    """Sum the moments of the shards of each chunk. `chunks` has a range of shard numbers per chunk. Write the moments
-    of each chunk and, if there are several chunks, the sum of all chunks into the folder `out`, which is emptied
-    first."""
+    """Compute and write the moments of each chunk of shards. `chunks` has a range of shard numbers for each chunk. If
+    there are several chunks, also write the sum of their moments. The files are in the folder `out`, which is emptied
+    first.
+    """
     shutil.rmtree(out, ignore_errors=True)
     view = ImageView(("net",), (pairs.DIM_X,), ())
     text = TextView.of({"tfidf": VectorShard(shard_path(folder / "tfidf", 0)).matrix})
@@ -80,7 +84,9 @@ def accumulate(folder: Path, chunks: list[range], out: Path) -> None:
 
 
 def read_sum(out: Path, chunks: list[range]) -> Moments:
-    """Read the sum of all chunks, or the moments of a single chunk, from the folder that `accumulate` wrote."""
+    """Read the sum of the moments of all chunks, or the moments of a single chunk, from the folder `out` that
+    `accumulate` wrote.
+    """
     path = sum_path(out) if len(chunks) > 1 else chunk_path(out, 0)
     return Moments.from_arrays(read_moments(path, 0))
 

@@ -4,7 +4,7 @@
     python benchmarks/suggest.py results/flickr8k --encoders mobilenet_v2 squeezenet1_0 --captions zh.tsv
     python benchmarks/suggest.py results/hieroglyphs --text-encoders tfidf minilm --tenths --counts 50 100 300 1000
 
-Models are fitted to some training photos. Each photo has one caption, which is drawn among its captions at random. The
+Models are fitted to some training photos. Each photo has one caption, which is drawn from its captions at random. The
 vocabulary of tf-idf has the words of these captions alone. `ncca` tries the settings of `fit` in the configuration of
 the run, and `ncca-fixed` has fixed settings. Other methods are methods of `jointspace bench`. The first caption of each
 photo of the dev split chooses the settings. With --tenths, a tenth of the photos chooses the settings instead, and
@@ -42,22 +42,25 @@ from pipeline.text.tokens import LONGEST_NGRAM, TermSettings  # noqa: E402
 from pipeline.text.vocabulary import build_vocabulary  # noqa: E402
 
 TFIDF = "tf-idf"
-"""Name of the tf-idf vectors of captions. They are computed again for each set of training captions, because their
-terms come from these captions."""
+"""Name of the tf-idf vectors of captions. The vectors are computed again for each set of training captions, because
+their terms come from these captions.
+"""
 RECALLS = ["_".join(column) for column in COLUMNS]
-"""Columns of the recalls in a line."""
+"""The keys of the recalls in a line of output."""
 FIXED = {"dimensions": (192,), "eigenvalue_power": (2.0,), "image_ridge": (10.0,), "text_ridge": (3.0,)}
-"""Settings of `ncca-fixed`. With 50 or 100 captions of Flickr8k and all its dev photos, `ncca` often chose them."""
+"""Settings of `ncca-fixed`. With all dev photos of Flickr8k and 50 or 100 captions for training, `ncca` often chose
+these settings.
+"""
 
 
 @dataclass(frozen=True, eq=False)
 class Collection:
-    """n images and m captions. `features` maps an image encoder to the features (n, dim), and `splits` (n,) has the
-    split of each image. Captions are in the order of their images.
+    """A collection of n images and m captions. `features` maps the name of an image encoder to the features (n, dim),
+    and `splits` (n,) has the split of each image. The captions are in the order of their images.
 
-    `owners` (m,) has the row of the image of each caption. `vectors` maps a text encoder to the text vectors (m, dim).
-    If `terms` is true, tf-idf vectors are used as well. `steps` and `text_steps` are the steps of normalisation of the
-    features and of the text vectors.
+    `owners` (m,) has the row of the image of each caption. `vectors` maps the name of a text encoder to the text
+    vectors (m, dim). If `terms` is true, tf-idf vectors are used as well. `steps` and `text_steps` are the steps of
+    normalisation of the features and of the text vectors.
     """
 
     features: Mapping[str, np.ndarray]
@@ -70,21 +73,23 @@ class Collection:
     terms: bool
 
     def of_split(self, split: str) -> np.ndarray:
-        """Return the rows of the images of a split that have captions."""
+        """Return the rows of those images of a split that have captions, in order."""
         images = np.unique(self.owners)
         return images[self.splits[images] == split]
 
     def rows_of(self, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the row numbers (k,) of all captions of some images, and the position (k,) in `images` of the image of
-        each caption."""
+        """Return the row numbers (k,) of all captions of `images` (row numbers), and for each caption the position (k,)
+        of its image in `images`.
+        """
         first = np.searchsorted(self.owners, images)
         last = np.searchsorted(self.owners, images, "right")
         rows = np.concatenate([np.arange(*ends) for ends in zip(first, last, strict=True)])
         return rows, np.repeat(np.arange(len(images)), last - first)
 
     def texts_of(self, rows: Mapping[str, np.ndarray]) -> dict[str, dict[str, Any]]:
-        """Return split -> text encoder -> vectors of the captions whose row numbers `rows` has for the split. The terms
-        of tf-idf are the terms of the captions of train."""
+        """Return the vectors of some captions, by split and then by text encoder. `rows` maps a split to the row
+        numbers of its captions. The terms of tf-idf come from the captions of `train`.
+        """
         texts = {split: {name: block[own] for name, block in self.vectors.items()} for split, own in rows.items()}
         if self.terms:
             captions = {split: [self.captions[int(row)] for row in own] for split, own in rows.items()}
@@ -99,7 +104,9 @@ class Collection:
 
 def read(run: Run, encoders: Sequence[str], text_encoders: Sequence[str], captions: Path | None) -> Collection:
     """Read the features and text vectors of a run, and its captions. If `captions` is a file with the lines IMAGE TAB
-    NUMBER TAB CAPTION, its captions replace the captions of the run."""
+    NUMBER TAB CAPTION, its captions replace the captions of the run. Only tf-idf vectors can then be used, because the
+    run has no vectors of these captions.
+    """
     manifest = run.manifest
     ids = np.arange(manifest.n_images)
     features = {name: FeatureRows(run.features, name, ids)[:].astype(np.float32) for name in encoders}
@@ -126,7 +133,9 @@ def read(run: Run, encoders: Sequence[str], text_encoders: Sequence[str], captio
 
 
 def make_synthetic_collection() -> Collection:
-    """Make a collection in which image and text vectors are two linear views of a latent vector, with noise."""
+    """Make a collection of 200 images with one caption each, in which image and text vectors are two linear views of a
+    latent vector, with noise.
+    """
     rng = np.random.default_rng(0)
     latent = rng.standard_normal((200, 8))
     x, y = (latent @ rng.standard_normal((2, 8, 15)) + rng.standard_normal((2, 200, 15))).astype(np.float32)
@@ -138,10 +147,10 @@ def make_synthetic_collection() -> Collection:
 def measure_selection(
     collection: Collection, methods: Mapping[str, Method], train: np.ndarray, dev: np.ndarray | None, seed: int
 ) -> Iterator[dict[str, Any]]:
-    """Fit each method to one caption of each of the images `train` (row numbers), and yield its recalls on test.
+    """Fit each method to one random caption of each of the images `train` (row numbers), and yield its recalls on test.
 
-    One caption of each of the images `dev` chooses the settings. If `dev` is None, the first caption of each image of
-    the dev split chooses them.
+    One random caption of each of the images `dev` (row numbers) chooses the settings. If `dev` is None, the first
+    caption of each image of the dev split chooses the settings.
     """
     rng = np.random.default_rng([seed, 1])
 
@@ -178,10 +187,11 @@ def measure_selection(
 def measure_all(
     collection: Collection, methods: Mapping[str, Method], counts: Sequence[int], seeds: Sequence[int], tenths: bool
 ) -> Iterator[dict[str, Any]]:
-    """Yield a line for each number of photos in `counts`, seed, selection, method and hubness correction.
+    """Yield a line of output for each number of photos in `counts`, seed, selection (`random` or `suggest`), method and
+    hubness correction.
 
-    If `tenths` is true, a tenth of the selected photos chooses the settings, otherwise the dev split does. The
-    selections are `random` and `suggest`.
+    If `tenths` is true, a tenth of the selected photos chooses the settings. Otherwise the dev split chooses the
+    settings.
     """
     pool = collection.of_split("train")
     views = {name: block[pool] for name, block in collection.features.items()}

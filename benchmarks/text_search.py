@@ -5,17 +5,17 @@
 One caption of each photo of the split is a query and is removed from the index. In the condition `captions`, the other
 captions of all photos are searched. In the condition `half`, every second photo has no captions. In the condition
 `none`, the photos of the split have no captions, but the other photos have captions. Each condition prints a line with
-the recalls of the search by vectors alone and of the search by vectors and words, in percent.
+the recalls of the search by vectors alone, and a line with the recalls of the search by vectors and words, in percent.
 
 The search `vectors and any word` is an alternative that was rejected: a photo matches if it has at least one word of
-the query. The program requires all words.
+the query. jointspace requires all words.
 
 The queries `one word` and `two words` are words of the removed captions. A photo of the split is relevant if its
-removed caption has the words. The line has the share of relevant photos among the 10 first photos of the split, in
+removed caption has the words. The line has the share of relevant photos among the first 10 photos of the split, in
 percent of the largest possible share.
 
-The other lines compare the time of searches without words as text (`ours`) and with them (`reference`), and have the
-seconds for making and opening the full-text index, and its share of the bytes of the index.
+The other lines compare the time of searches without words as text (`ours`) and with words as text (`reference`), and
+have the seconds for making and opening the full-text index, and its share of the bytes of the index.
 """
 
 import argparse
@@ -47,7 +47,9 @@ SHORT_QUERIES = 200
 
 
 def without_captions(shard: IndexShard, folder: Path, rows: Sequence[int]) -> Searcher:
-    """Copy an index shard into `folder`, without the captions in the `rows` of its table, and open the copy."""
+    """Copy an index shard into `folder`, without the captions in the rows `rows` of its table, and open the copy for
+    searches.
+    """
     writer = IndexWriter(folder)
     writer.link(shard, but={"sentences.parquet"})
     writer.add_table("sentences.parquet", forget(shard.table("sentences"), np.array(rows)))
@@ -56,7 +58,7 @@ def without_captions(shard: IndexShard, folder: Path, rows: Sequence[int]) -> Se
 
 
 class AnyWord(TextIndex):
-    """A full-text index in which a photo needs only one word of the query."""
+    """A full-text index in which a photo matches if it has at least one word of the query."""
 
     def _find(self, words: str, most: int) -> dict[int, float]:
         query = "SELECT rowid, bm25(words) FROM words WHERE words MATCH ? ORDER BY rank LIMIT 1000"
@@ -64,7 +66,7 @@ class AnyWord(TextIndex):
 
 
 def recalls(answers: Sequence[Answer], images: Sequence[int]) -> dict[str, float]:
-    """Return recall@1, recall@5 and recall@10 in percent. `images[i]` is the id of the right image of answer i."""
+    """Return recall@1, recall@5 and recall@10 in percent. `images` has the id of the right image of each answer."""
     found = [[hit.row["image_id"] for hit in answer] for answer in answers]
     return {
         f"recall@{k}": 100 * float(np.mean([image in ids[:k] for ids, image in zip(found, images, strict=True)]))
@@ -73,10 +75,11 @@ def recalls(answers: Sequence[Answer], images: Sequence[int]) -> dict[str, float
 
 
 def precision(searcher: Searcher, queries: Sequence[str], held_out: dict[int, set[str]], where: str, on: bool) -> float:
-    """Return the mean share of relevant photos among the TOP first photos, in percent of the largest possible share.
+    """Return the mean share of relevant photos among the TOP first results of each query, in percent of the largest
+    possible share.
 
-    A photo is relevant for a query if its words in `held_out` (image_id -> words) contain all words of the query.
-    `where` is the condition that photos must satisfy, and `on` says whether words are also searched as text.
+    A photo is relevant for a query if its words in `held_out` (by image_id) contain all words of the query. `where` is
+    the condition that photos must satisfy, and `on` says whether words are also searched as text.
     """
     shares = []
     for query, answer in zip(queries, searcher.batch(queries, TOP, where, on), strict=True):

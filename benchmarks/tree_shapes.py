@@ -1,4 +1,4 @@
-"""Draws synthetic trees over sentences, for benchmarks."""
+"""Functions that draw synthetic trees over sentences, for benchmarks."""
 
 import numpy as np
 
@@ -7,8 +7,10 @@ RELATIONS = 40
 
 
 def draw_dependencies(rng: np.random.Generator, length: int) -> list[tuple[int, int, int]]:
-    """Draw a projective dependency tree over `length` words. Return (number of the parent, or -1 for the root, number
-    of the word, number of the relation) for each word. Words and relations follow Zipf's law."""
+    """Draw a projective dependency tree over `length` words. Return a tuple for each word: the number of its parent (-1
+    for the root), the number of the word in the vocabulary, and the number of its relation. Words and relations follow
+    Zipf's law.
+    """
     parents = np.full(length, -1)
     spans = [(0, length, -1)]
     while spans:
@@ -24,8 +26,10 @@ def draw_dependencies(rng: np.random.Generator, length: int) -> list[tuple[int, 
 
 
 def draw_phrases(rng: np.random.Generator, length: int) -> list[tuple[int, int, int]]:
-    """Draw a tree of phrases with two or three parts each, over `length` words. Return (number of the parent node, or
-    -1 for the root, number of the word, or -1 for a phrase, the label 0) for each word, and then for each phrase."""
+    """Draw a tree of phrases with two or three parts each, over `length` words. Return a tuple for each word, and then
+    for each phrase: the number of its parent node (-1 for the root), the number of the word in the vocabulary (-1 for a
+    phrase), and the label 0.
+    """
     inner: list[int] = []
     up = {}
 

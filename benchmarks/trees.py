@@ -3,9 +3,10 @@
     python benchmarks/trees.py [--dimensions 512] [--pairs 5] [--epoch 30000]
 
 One measurement is a forward and a backward pass through the sentence encoder for a batch of 128 sentences. The
-recursion computes a few sentences, and its time is scaled to the batch. `largest_difference` compares vectors and
-gradients, relative to the largest entry if it is above 1. The last line is one epoch of training `sdtrnn` on `--epoch`
-sentences, with drawing batches, the image map, the loss, the gradients and AdaGrad. `cpu_seconds` counts all threads.
+recursion computes a few sentences, and its times are scaled to the batch. `largest_difference` compares vectors and
+gradients, relative to the largest entry if that is above 1. The last line is one epoch of training `sdtrnn` on
+`--epoch` sentences, with drawing batches, the image map, the loss, the gradients and AdaGrad. `cpu_seconds` counts all
+threads.
 """
 
 import argparse
@@ -13,7 +14,7 @@ import sys
 import time
 from pathlib import Path
 
-from interleave import compare, parse_options, report
+from interleave import compare, parse_options, report, scale_reference
 
 from pipeline.compute import runtime
 
@@ -47,8 +48,9 @@ OBJECTIVE = Objective("ranking", "all", 0, margin=0.2, temperature=0.1, reductio
 
 
 def draw_trees(draw, count: int) -> Trees:
-    """Draw `count` trees of sentences with about 11 words, as captions have. `draw(rng, length)` draws the nodes of one
-    tree."""
+    """Draw `count` trees of sentences with about 11 words, as captions have. `draw` is a function of a random generator
+    and a number of words, which draws the nodes of one tree.
+    """
     rng = np.random.default_rng(0)
     return pack([draw(rng, int(n)) for n in np.clip(rng.normal(11, 4, count).astype(int), 3, 35)])
 
@@ -79,14 +81,14 @@ def compare_encoder(kind: type[TreeRNN], trees: Trees, dimensions: int, pairs: i
         pairs,
         runtime.threads(),
     )
-    scale = BATCH / FEW_TREES
-    scaled = {key: result[key] * scale for key in ("reference", "ratio")}
-    return {**result, **scaled, "dimensions": dimensions, "largest_difference": max(differences)}
+    scaled = scale_reference(result, BATCH / FEW_TREES)
+    return {**scaled, "dimensions": dimensions, "largest_difference": max(differences)}
 
 
 def time_epoch(trees: Trees, dimensions: int) -> dict:
     """Time one epoch of `sdtrnn` on `trees`, with five trees per image and random image features. Return the wall
-    seconds as `ours`, and the CPU seconds as `cpu_seconds`. `dimensions` is the size of the nodes' vectors."""
+    seconds as `ours`, and the CPU seconds as `cpu_seconds`. `dimensions` is the size of the vectors of nodes.
+    """
     encoder = make_encoder(RelationRNN, trees, dimensions)
     rng = np.random.default_rng(0)
     encoder.precision = choose_precision("auto", torch.device("cpu"))

@@ -4,8 +4,8 @@
     python benchmarks/tuning_queries.py --run results/flickr8k --model ncca [--candidates IVF256,Flat ...]
 
 jointspace chooses and tunes an index with each kind of queries. Then 1,000 other captions are searched in every index.
-`recall_of_captions` is their recall@10, compared with exact search. `card` is the recall that the index card shows. The
-last lines compare the CPU seconds of these searches.
+`recall_of_captions` is the recall@10 of these captions, compared with exact search. `card` is the recall that the index
+card shows. The last lines compare the time of these searches.
 
 Without --run, the pairs are synthetic. An image and its caption are two noisy views of a latent vector, as in
 benchmarks/index.py. A constant vector is added to all images, and another constant vector to all captions, so that
@@ -46,15 +46,16 @@ from pipeline.run.reading.texts import RunTextEmbedder  # noqa: E402
 
 QUERIES = 1000
 GAP = 0.7
-"""Length of the constant vector of a modality, if a whole vector has the length 1. The cosine of two images of CLIP is
-about GAP ** 2 on average."""
+"""Length of the constant vector that is added to a modality, if a whole vector has the length 1. The cosine of two
+images of CLIP is about GAP ** 2 on average.
+"""
 
 
 def make_gapped_pairs(count: int, dim: int) -> tuple[np.ndarray, dict[str, np.ndarray], np.ndarray]:
-    """Draw synthetic pairs of images and captions with a gap between the modalities.
+    """Draw synthetic pairs of images and captions with a gap between the modalities. All vectors have unit length.
 
-    Returns the images (count, dim), at most QUERIES queries of each kind that tune an index (`captions`, `phrases`,
-    `images`), and at most QUERIES other captions that measure its recall. All vectors have unit length.
+    Return the images (count, dim), at most QUERIES queries of each kind that tunes an index (`captions`, `phrases`,
+    `images`), and at most QUERIES other captions, which measure the recall of the index.
     """
     rng = np.random.default_rng(0)
     correlation = (0.9 * np.arange(1, dim + 1) ** -0.27).astype(np.float32)
@@ -88,8 +89,9 @@ def make_gapped_pairs(count: int, dim: int) -> tuple[np.ndarray, dict[str, np.nd
 
 def read_pairs(folder: Path, model: str) -> tuple[np.ndarray, dict[str, np.ndarray], np.ndarray]:
     """Read the vectors of the run in `folder` in the space of `model`. Return the vectors of all images (n, c), at most
-    QUERIES queries of each kind that tune an index (`captions`, `phrases`, `images`), and at most QUERIES other
-    captions that measure its recall."""
+    QUERIES queries of each kind that tunes an index (`captions`, `phrases`, `images`), and at most QUERIES other
+    captions, which measure the recall of the index.
+    """
     run = Run(folder)
     embeddings = run.embeddings(model)
     image_id = np.arange(run.manifest.bounds("images")[-1])
@@ -107,8 +109,10 @@ def read_pairs(folder: Path, model: str) -> tuple[np.ndarray, dict[str, np.ndarr
 
 
 def judge(index: faiss.Index, questions: Questions, photos: Questions) -> dict[str, float]:
-    """Return the recall@10 of an index, from 0 to 1, for the captions `questions` and for the images `photos` as
-    queries, compared with exact search. Also return the number of captions that the index answers per CPU second."""
+    """Return the recall@10 of an index, from 0 to 1, compared with exact search: for the captions `questions` as
+    queries, and for the images `photos` as queries. Also return the number of captions that the index answers per CPU
+    second.
+    """
     rows, seconds = timed_search(index, questions)
     return {
         "recall_of_captions": recall_of(rows, questions),

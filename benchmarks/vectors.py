@@ -3,11 +3,11 @@
     python benchmarks/vectors.py [--pairs 100000] [--runs 5] [--cores 2] [--folder FILES]
 
 Images and texts are vectors of DIM values. The two vectors of a pair are different linear maps of one latent vector of
-LATENT values, with added noise. Every run starts new processes. The output is one JSON line per way with the medians of
-the wall seconds and the CPU seconds, in total and by stage, the peak memory of all processes together (proportional set
-sizes), and the recall@10. The recall is measured among all images for texts that were not used for fitting: the test
-split of the run, or the last QUERIES texts for `jointspace.fit`. `allowed` is the recall of the last QUERIES texts by
-the true likelihood ratio of each pair, which is the best possible recall.
+LATENT values, with added noise. Every run starts new processes. The output is one JSON line for each of the two ways,
+with the medians of the wall seconds and the CPU seconds, the wall seconds of each stage, the peak memory of all
+processes together (proportional set sizes), and the recall@10. The recall is measured among all images for texts that
+were not used for fitting: the test split of the run, or the last QUERIES texts for `jointspace.fit`. `allowed` is the
+recall of the last QUERIES texts by the true likelihood ratio of each pair, which is the best possible recall.
 """
 
 import argparse
@@ -31,9 +31,7 @@ DIM = 768
 LATENT = 64
 QUERIES = 1000
 NOISE = 25.0
-"""Standard deviation of the noise in each value. The standard deviation of the latent part is the square root of
-LATENT.
-"""
+"""Standard deviation of the noise in each value. The latent part of a value has the standard deviation sqrt(LATENT)."""
 LOOK_SECONDS = 0.5
 K = 10
 PROGRAM = """
@@ -56,10 +54,10 @@ print("import", imported - start, "fit", done - imported, "index", indexed - don
 
 
 def draw(pairs: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Draw the images and texts, each (pairs, DIM) in float32.
+    """Draw the images and the texts of `pairs` pairs, each (pairs, DIM) in float32.
 
-    Also returns the true log likelihood ratios (QUERIES, pairs) of the last QUERIES texts with all images, from
-    `_likelihood_ratios`.
+    Also return the true log likelihood ratios (QUERIES, pairs) of the last QUERIES texts with all images, as
+    `_likelihood_ratios` computes them.
     """
     fixed = np.random.default_rng(0)
     rng = np.random.default_rng(1)
@@ -73,8 +71,8 @@ def _likelihood_ratios(x: np.ndarray, y: np.ndarray, a: np.ndarray, b: np.ndarra
     """Compute log p(x, y) / (p(x) p(y)) for each row of y (q, DIM) with each row of x (n, DIM), up to a term that is
     the same for all x. Return (q, n). `a` and `b` are the maps from the latent vectors to the vectors x and y.
 
-    In the canonical variables u and v of the true covariances, this is the sum over k of (rho u v - rho^2 (u^2 + v^2) /
-    2) / (1 - rho^2).
+    In the canonical variables u and v of the true covariances, the logarithm is the sum over k of (rho u v - rho^2 (u^2
+    + v^2) / 2) / (1 - rho^2), up to a constant.
     """
     xx, yy = (m.T.astype(float) @ m + NOISE**2 * np.eye(DIM) for m in (a, b))
     lx = np.linalg.cholesky(xx)
@@ -89,15 +87,17 @@ def _likelihood_ratios(x: np.ndarray, y: np.ndarray, a: np.ndarray, b: np.ndarra
 
 
 def recall(scores: np.ndarray, owners: np.ndarray) -> float:
-    """Return the share of rows of `scores` in which the right column is among the K greatest. `owners` has the right
-    column of each row."""
+    """Return the share of the rows of `scores` (q, n) in which the right column is among the K greatest. `owners` (q,)
+    has the right column of each row.
+    """
     own = scores[np.arange(len(scores)), owners]
     return float(np.mean((scores > own[:, None]).sum(axis=1) < K))
 
 
 def make(folder: Path, pairs: int) -> float:
-    """Write the files of `pairs` pairs below `folder` if they do not exist. Return the best possible recall@K of the
-    last QUERIES texts, from 0 to 1."""
+    """Write the files of `pairs` pairs into `folder` if they do not exist. Return the best possible recall@K of the
+    last QUERIES texts, from 0 to 1.
+    """
     data = folder / "data"
     kept = folder / f"allowed-{pairs}.json"
     if kept.exists():
@@ -114,8 +114,11 @@ def make(folder: Path, pairs: int) -> float:
 
 
 def measure(words: list[str], folder: Path, cores: int | None = None) -> dict[str, object]:
-    """Run a command in `folder`, and return its wall and CPU seconds, the peak memory of its processes, and its output.
-    Ends this program if the command fails. `cores` is the number of threads of the command, or None for its default."""
+    """Run the command `words` in `folder`. Return its wall `seconds`, its `cpu_seconds`, the peak memory of all its
+    processes together (`peak_gib`), and its `output`.
+
+    This program ends if the command fails. `cores` is the number of threads of the command, or None for its default.
+    """
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     start = time.perf_counter()
     threads = {"OMP_NUM_THREADS": str(cores)} if cores else {}
@@ -142,8 +145,9 @@ def measure(words: list[str], folder: Path, cores: int | None = None) -> dict[st
 
 
 def memory(top: int) -> int:
-    """Return the memory in KiB of the process `top` and of all its descendants, as Linux counts proportional set sizes.
-    Shared memory counts once."""
+    """Return the memory in KiB of the process `top` and of all its descendants, as the sum of the proportional set
+    sizes that Linux measures. Memory that processes share counts once.
+    """
     parents = {}
     total = 0
     for status in Path("/proc").glob("[0-9]*/stat"):
@@ -165,9 +169,10 @@ def memory(top: int) -> int:
 
 
 def by_command(folder: Path, cores: int | None) -> dict[str, object]:
-    """Measure `jointspace init` and `jointspace run`, and return the wall `seconds`, the `cpu_seconds` and `peak_gib`
-    of both together. `stages` has the seconds of the jobs of the run by stage, and `index` the folder of the index.
-    `cores` is the number of cores of the run, or None for its default."""
+    """Measure `jointspace init` and `jointspace run`. Return the wall `seconds` and `cpu_seconds` of both together, and
+    the larger `peak_gib`. `stages` has the seconds of `init` and of the jobs of the run by stage, and `index` the
+    folder of the index. `cores` is the number of cores of the run, or None for its default.
+    """
     program = str(Path(sys.executable).with_name("jointspace"))
     shutil.rmtree(folder / "results", ignore_errors=True)
     (folder / "data.yaml").unlink(missing_ok=True)
@@ -189,8 +194,9 @@ def by_command(folder: Path, cores: int | None) -> dict[str, object]:
 
 def by_python(folder: Path, cores: int | None) -> dict[str, object]:
     """Measure PROGRAM, which fits, indexes and searches in one process, and return the values of `measure` except the
-    output. `stages` has the seconds of each step that PROGRAM prints, and `index` the folder of the index. `cores` is
-    the number of threads, or None for the default."""
+    output. `stages` has the seconds of each step that PROGRAM prints, and `index` is the folder of the index. `cores`
+    is the number of threads, or None for the default.
+    """
     shutil.rmtree(folder / "index", ignore_errors=True)
     found = measure([sys.executable, "-c", PROGRAM, str(folder), str(QUERIES)], folder, cores)
     words = found.pop("output").split()
@@ -198,8 +204,9 @@ def by_python(folder: Path, cores: int | None) -> dict[str, object]:
 
 
 def search(index_folder: Path, folder: Path, pairs: int) -> float:
-    """Search with the texts that were not used for fitting, and return their recall@K, from 0 to 1. The index is in
-    `index_folder`, and the texts are below `folder`."""
+    """Search for the images of the texts that were not used for fitting, and return the recall@K, from 0 to 1. The
+    index is in `index_folder`, and the texts of the `pairs` pairs are in `folder`.
+    """
     import jointspace
 
     index = jointspace.load(index_folder)

@@ -4,9 +4,9 @@
 
 The joint space has 96 dimensions. The reference is the step of Gong et al. 2014: one pair, negatives that are sampled
 one after the other, a gradient step on all of W and on the rows of U that the two sentences touch, and the constraint
-on the norms. It runs over a sample of the pairs from the first weights, where violating sentences are found at once,
-and its seconds are scaled to the whole epoch. `pairs_per_second` and `reference_pairs_per_second` state the same as
-rates. The sentences contain words that depend on their image, so that the epoch learns and violations become rarer.
+on the norms. The reference runs over a sample of the pairs from the first weights, where violating sentences are found
+at once. Its times are scaled to the whole epoch. `pairs_per_second` and `reference_pairs_per_second` are the wall times
+as rates. The sentences contain words that depend on their image, so that the epoch learns and violations become rarer.
 """
 
 import argparse
@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from interleave import compare, parse_options, report
+from interleave import compare, parse_options, report, scale_reference
 
 from pipeline.compute import runtime
 
@@ -36,7 +36,8 @@ SAMPLE = 300
 
 def make_pairs() -> tuple[np.ndarray, sparse.csr_array, np.ndarray]:
     """Draw images and sentences. Return the images (n, DIM_X), centred and of length 1, the sentences (m, DIM_Y), and
-    the row of the image of each sentence (m,). Half of the words of a sentence are drawn from 20 words of its image."""
+    the row of the image of each sentence (m,). Half of the words of a sentence come from the 20 words of its image.
+    """
     rng = np.random.default_rng(0)
     frequency = 1 / np.arange(1, DIM_Y + 1)
     topics = rng.choice(DIM_Y, size=(IMAGES, 20), p=frequency / frequency.sum())
@@ -55,9 +56,10 @@ def make_pairs() -> tuple[np.ndarray, sparse.csr_array, np.ndarray]:
 def loop(
     x: np.ndarray, y: sparse.csr_array, owners: np.ndarray, w: np.ndarray, u: np.ndarray, schedule: WsabieSchedule
 ) -> None:
-    """Run the SGD of Gong et al. 2014 over SAMPLE random pairs of the images x and the sentences y. `owners` has the
-    row of the image of each sentence. w and u are the weights at the start, which are not changed. Nothing is returned,
-    because only the time of the loop is measured."""
+    """Run the SGD of Gong et al. 2014 over SAMPLE random pairs of the images `x` and the sentences `y`, to be timed by
+    the caller. `owners` has the row of the image of each sentence. `w` and `u` are the weights at the start, which are
+    not changed.
+    """
     rng = np.random.default_rng(schedule.seed)
     w = w.copy()
     u = u.copy()
@@ -85,8 +87,7 @@ def loop(
 
 
 def run(*pairs: Any) -> None:
-    """Train Wsabie to the end by jointspace. `pairs` are the arguments of `train`, whose schedule has a single epoch
-    here."""
+    """Train Wsabie by jointspace to the end of the only epoch. `pairs` are the arguments of `train`."""
     for _ in train(*pairs):
         pass
 
@@ -108,14 +109,12 @@ def main() -> None:
     first = next(train(*pairs, schedule))
     one_by_one = partial(loop, *pairs, first.w, first.u, replace(schedule, learning_rate=0.01))
     n = len(pairs[2])
-    scale = len(pairs[2]) / SAMPLE
     for rule, adaptive in (("SGD", False), ("AdaGrad", True)):
         epoch = partial(run, *pairs, replace(schedule, adaptive=adaptive))
         result = compare(f"an epoch of {rule} over a loop of SGD over pairs", epoch, one_by_one, 5, runtime.threads())
-        ours = result["ours"]
-        reference = result["reference"] * scale
-        result |= {"reference": reference, "ratio": result["ratio"] * scale, "batch": schedule.batch}
-        report({**result, "pairs_per_second": n / ours, "reference_pairs_per_second": n / reference})
+        result = scale_reference(result, n / SAMPLE)
+        rates = {"pairs_per_second": n / result["ours"], "reference_pairs_per_second": n / result["reference"]}
+        report({**result, "batch": schedule.batch, **rates})
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
-"""Find similar photos with FAISS and pyarrow only: python examples/nearest_photos.py results/demo/index/ncca 0
+"""Finds similar photos with FAISS and pyarrow only.
+
+    python examples/nearest_photos.py results/demo/index/ncca 0
 
 The arguments are the folder of an index and the row of a photo in its table. The script prints the scores and paths of
-the five nearest photos, best first.
+the five nearest photos, best first. The photo itself is usually the first.
 """
 
 import json

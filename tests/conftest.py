@@ -20,9 +20,11 @@ if TYPE_CHECKING:
 runtime.configure(1 if "PYTEST_XDIST_WORKER" in os.environ else None)
 
 IN_MEMORY = Path("/dev/shm")
-"""Folder in which Linux keeps files in memory. The tests write there if it has enough space."""
+"""The folder in which Linux keeps files in memory. The tests write their temporary files there if it has enough
+space.
+"""
 MIN_FREE_BYTES = 4 << 30
-"""Number of bytes that must be free in the folder IN_MEMORY."""
+"""Number of bytes that must be free in the folder IN_MEMORY before the tests write their files there."""
 
 STATE: list[tempfile.TemporaryDirectory] = []
 LONGEST_MODULES = (
@@ -34,7 +36,7 @@ LONGEST_MODULES = (
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Return the number of cores, or the number of threads that the user allows.
+    """Return the number of workers for `-n auto`: the number of cores, or the number of threads that the user allows.
 
     More workers would not help, because each worker imports and compiles all tests again.
     """
@@ -42,21 +44,23 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # otherwise each of a hundred processes would compile all modules
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # Otherwise a hundred processes would compile all modules.
     sys.dont_write_bytecode = False
     # A fork server imports Dask once for all workers.
     os.environ["DASK_DISTRIBUTED__WORKER__MULTIPROCESSING_METHOD"] = "forkserver"
     if "TMPDIR" not in os.environ and has_room(IN_MEMORY):
         os.environ["TMPDIR"] = tempfile.tempdir = str(IN_MEMORY)
     STATE.append(tempfile.TemporaryDirectory(prefix="jointspace-state-"))
-    # jointspace notes in this folder, and not in the user's folder, which files it has checked.
+    # In this folder, and not in the folder of the user, jointspace remembers which files it has checked.
     os.environ["XDG_STATE_HOME"] = STATE[0].name
     # Otherwise pytest-xdist would start with the modules that have the most tests.
     config.option.loadscopereorder = False
 
 
 def has_room(folder: Path) -> bool:
-    """Return whether the tests can write to `folder`, which is in memory, and run programs there."""
+    """Return whether `folder`, a folder in memory, has MIN_FREE_BYTES bytes of space, and whether the tests can write
+    files and run programs there.
+    """
     if not os.access(folder, os.W_OK):
         return False
     from pipeline.run.machine import free_memory
@@ -81,8 +85,9 @@ def pytest_collection() -> Generator[None, object, object]:
 
 @pytest.fixture(autouse=True)
 def levels() -> Iterator[None]:
-    """Reset the levels of logging of the packages pipeline and stages after each test, because a command that a test
-    calls in this process changes them."""
+    """Reset the levels of logging of the packages pipeline and stages after each test. A command that a test calls in
+    this process may have changed the levels.
+    """
     yield
     for package in ("pipeline", "stages"):
         logging.getLogger(package).setLevel(logging.NOTSET)
@@ -98,9 +103,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make the synthetic run with two indexes: `bundle` of `ncca`, and `regions` of a multi-vector model.
+    """Make the synthetic run of 24 images with two indexes, and return its folder. The index in `bundle` belongs to the
+    model `ncca`, and the index in `regions` to the multi-vector model `dvsa`.
 
-    Tests must not change it. A module that needs another run defines a fixture of the same name.
+    All tests of a session share the run, so they must not change it. A module that needs another run defines a fixture
+    of the name `run`.
     """
     from synthetic_multivectors import SCORE, add_fragments
     from synthetic_run import build_bundle, make_run
@@ -114,9 +121,11 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def calibrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make a run with a calibrated index, `bundle`, and the same index in two shards, `several`.
+    """Make a synthetic run of 72 images with a calibrated index, and return the folder of the run. The folder `bundle`
+    has the index in one shard, and the folder `several` has an index of the same images in two shards.
 
-    For the query `a dog`, the three photos of a dog are the likely matches. Tests must not change the run.
+    For the query `a dog`, nine photos show a dog. If the search does not match the words of the query with texts, only
+    the first three of these photos are likely matches. Tests must not change the run.
     """
     from synthetic_run import build_bundle, make_run
 
@@ -130,7 +139,9 @@ def calibrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def colours(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make the run that has learned the names of four colours, with its index in `bundle`. Tests must not change it."""
+    """Make the run of synthetic_colours.py, which has learned the names of four colours, and return its folder. The
+    index is in the folder `bundle`. Tests must not change the run.
+    """
     from synthetic_colours import make_colours
 
     return make_colours(tmp_path_factory.mktemp("colours") / "colours")
@@ -138,7 +149,9 @@ def colours(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """Start a Chromium that playwright controls."""
+    """Start Chromium under the control of playwright, and yield the browser. Skip the tests if playwright or Chromium
+    is not installed.
+    """
     driving = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
     names = ("chromium", "chromium-browser", "google-chrome", "chrome")
     path = next(filter(None, map(shutil.which, names)), None)
@@ -155,14 +168,17 @@ OTHERS = ["fake", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 @pytest.fixture(params=["cpu", *OTHERS])
 def device(request: pytest.FixtureRequest) -> Iterator["torch.device"]:
-    """Yield the devices whose results are compared with numpy: the CPU, and the devices of `other_device`."""
+    """Yield a device whose results the test compares with numpy. The test runs once on the CPU and once on each device
+    of the fixture `other_device`.
+    """
     yield from _offer(request.param)
 
 
 @pytest.fixture(params=OTHERS)
 def other_device(request: pytest.FixtureRequest) -> Iterator["torch.device"]:
-    """Yield the devices whose results are compared with the CPU: a simulated device whose tensors do not mix with CPU
-    tensors, and the GPU of the machine if it has a GPU.
+    """Yield a device whose results the test compares with the CPU. The test runs once on a simulated device, whose
+    tensors do not mix with CPU tensors, and once on the GPU of the machine. The second test is skipped if the machine
+    has no GPU.
     """
     yield from _offer(request.param)
 
@@ -182,8 +198,8 @@ def _offer(name: str) -> Iterator["torch.device"]:
 
 @pytest.fixture(scope="session")
 def real_data() -> Path:
-    """Return the folder of real photos, weights and treebanks that JOINTSPACE_DATA names. Skip the test if it is not
-    set.
+    """Return the folder of real photos, weights and treebanks that the environment variable JOINTSPACE_DATA names. Skip
+    the test if the variable is not set.
     """
     folder = os.environ.get("JOINTSPACE_DATA")
     if not folder:

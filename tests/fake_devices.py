@@ -1,9 +1,9 @@
-"""A simulated device that computes on the CPU but refuses operations that a GPU would refuse, and a GPU whose memory is
-full.
+"""A simulated device that computes on the CPU but refuses operations that a GPU would refuse, and simulated GPUs whose
+memory is full.
 
 Within `fake_device()`, tensors on `DEVICE` do not mix with CPU tensors, have no `numpy()`, and are copied between
-devices only by explicit calls. The name of the device is `meta`, because torch knows this name and its tensors have no
-values otherwise.
+devices only by explicit calls. The name of the device is `meta`. torch knows this name, and its tensors have no values
+outside of this simulation.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -20,11 +20,13 @@ from pipeline.compute.device import OomBatcher
 
 DEVICE = torch.device("meta")
 CROSSING = {torch.ops.aten.copy_.default, torch.ops.aten._to_copy.default}
-"""Operators that may take tensors of both devices."""
+"""Operators of torch that copy a tensor, and therefore may take a CPU tensor and a tensor of the simulated device in
+one call.
+"""
 
 
 class FakeDeviceTensor(torch.Tensor):
-    """A CPU tensor, `inner`, that pretends to be on `DEVICE`."""
+    """A tensor that pretends to be on `DEVICE`. Its values are in the CPU tensor `inner`."""
 
     @staticmethod
     def __new__(cls, inner: torch.Tensor) -> "FakeDeviceTensor":
@@ -48,14 +50,19 @@ class FakeDeviceTensor(torch.Tensor):
 
 
 class FakeDeviceMode(TorchDispatchMode):
-    """Mode of torch in which new tensors for `DEVICE` are made as tensors of the class `FakeDeviceTensor`."""
+    """A mode of torch in which a new tensor for `DEVICE` is a FakeDeviceTensor."""
 
     def __torch_dispatch__(self, function, types, arguments=(), named=None):
         return compute(function, arguments, named or {})
 
 
 def compute(function: Any, arguments: tuple, named: dict[str, Any]) -> Any:
-    """Call `function`. The result is on `DEVICE` if the call names this device, or if one of its tensors is there."""
+    """Call the operator `function` of torch on CPU tensors, and return its result.
+
+    The result is on `DEVICE` if the argument `device` names it, or if there is no such argument and a tensor among the
+    arguments is on `DEVICE`. Raises RuntimeError if the arguments mix CPU tensors of at least one dimension with
+    tensors on `DEVICE`, unless `function` is one of CROSSING.
+    """
     tensors = [one for one in leaves((*arguments, *named.values())) if isinstance(one, torch.Tensor)]
     elsewhere = [one for one in tensors if isinstance(one, FakeDeviceTensor)]
     asked = named.get("device")
@@ -85,7 +92,7 @@ def moved(value: Any) -> Any:
 
 
 def leaves(values: Iterable[Any]) -> Iterator[Any]:
-    """Yield the values in nested lists and tuples, because operators take tensors in such lists."""
+    """Yield the values in nested lists and tuples one by one. Operators of torch take tensors in such lists."""
     for one in values:
         if isinstance(one, list | tuple):
             yield from leaves(one)
@@ -94,7 +101,9 @@ def leaves(values: Iterable[Any]) -> Iterator[Any]:
 
 
 def inner_of(value: Any) -> Any:
-    """Return `value` with CPU tensors in place of tensors of the simulated device, also in lists and tuples."""
+    """Return `value`, in which each tensor of the simulated device is replaced by its CPU tensor. Lists and tuples are
+    replaced by copies with CPU tensors.
+    """
     if isinstance(value, FakeDeviceTensor):
         return value.inner
     return type(value)(map(inner_of, value)) if isinstance(value, list | tuple) else value
@@ -102,13 +111,15 @@ def inner_of(value: Any) -> Any:
 
 @cache
 def returns_an_argument(function: Any) -> bool:
-    """Return whether a result of an operator is one of its arguments, or a view of one of them."""
+    """Return whether the operator `function` of torch returns one of its arguments, or a view of an argument."""
     return any(one.alias_info is not None for one in function._schema.returns)
 
 
 @contextmanager
 def fake_device() -> Iterator[torch.device]:
-    """Let `DEVICE` compute within the context. Its random numbers are the random numbers of the CPU."""
+    """Let torch compute with tensors on `DEVICE` within the context, and yield `DEVICE`. Random numbers on `DEVICE` are
+    equal to random numbers of the CPU with the same seed.
+    """
     with ExitStack() as stack:
         # A subclass of torch.Tensor cannot be made in inference mode.
         stack.enter_context(patch.object(torch.inference_mode, "__enter__", _enter_without_gradients))
@@ -131,7 +142,7 @@ class FullOnce(TorchDispatchMode):
     (from 0) of the operations that take memory.
 
     If `at` is None, no operation fails. `count` is the number of operations so far that take memory. A matrix product
-    takes memory even if its result has a place, because cuBLAS needs working memory.
+    takes memory even if an existing tensor receives its result, because cuBLAS needs working memory.
     """
 
     def __init__(self, at: int | None = None) -> None:
@@ -148,8 +159,9 @@ class FullOnce(TorchDispatchMode):
 
 
 def full_beyond(most: int, done: list[int]) -> Callable[..., list[Any]]:
-    """Return a replacement of `OomBatcher.map` for a GPU that has memory for `most` rows. It appends the rows of each
-    portion to `done`.
+    """Return a replacement of `OomBatcher.map` for a simulated GPU that has memory for `most` rows.
+
+    A portion of more rows raises OutOfMemoryError. The number of rows of each other portion is appended to `done`.
     """
     original = OomBatcher.map
 

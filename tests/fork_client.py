@@ -1,8 +1,10 @@
-"""Asks the process at a socket (forked_programs.py) to run a command, in place of the program `jointspace`.
+"""Asks the process that listens at a socket (forked_programs.py) to run a command of jointspace.
 
     python -I -S fork_client.py SOCKET ARGUMENTS...
 
-The shells of Snakemake's jobs start this program.
+The shells of Snakemake's jobs start this program in place of `jointspace`. The command gets the folder, the environment
+variables, and the standard input and outputs of this program. The exit code is the exit code of the command, or 70 if
+the command crashes.
 """
 
 import marshal

@@ -1,8 +1,8 @@
-"""Runs Snakemake, commands and scripts in forks of the process of the tests.
+"""Runs Snakemake, commands and scripts in forks of the process that runs the tests.
 
-This process has already imported most modules, and the imports take most of the time of a short run. The jobs of a run
-of Snakemake are forks too: fork_client.py asks for them in place of the command in the shell of the job. Tests about
-starting or killing a process start a real process.
+The process of the tests has already imported most modules, and imports take most of the time of a short run. The jobs
+that Snakemake starts are forks too: their shells start fork_client.py, which asks the process of the tests for a fork
+that runs the command. Tests about starting or killing a process start a real process instead.
 """
 
 import gc
@@ -26,37 +26,45 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 LONGEST = 900
-"""Seconds after which a run is killed."""
+"""Maximum number of seconds that a run may take before it is killed."""
 IMPORTED = (
     "snakemake.assets", "snakemake.cli", "snakemake.report.html_reporter", "snakemake.storage", "smart_open",
     "pyarrow.parquet", "pipeline.collections.formats", "pipeline.run.runner",
     "pipeline.run.reading.results",
 )  # fmt: skip
-"""Modules that Snakemake, the rules and the end of a run import late."""
+"""Modules that Snakemake, its rules and the end of a run import late. They are imported before the process forks."""
 
 
 PROGRAM = Path(sys.executable).with_name("jointspace")
-"""The program that the shell of a job starts."""
+"""The path of `jointspace`, the program that the shell of a job starts."""
 
 
 def environment() -> dict[str, str]:
-    """Return the environment of this process, in which Python finds this checkout and no code of users is allowed."""
+    """Return the environment variables of this process for a program that imports the modules of this checkout. The
+    variable that allows code of users is left out.
+    """
     return {name: value for name, value in os.environ.items() if name != "JOINTSPACE_ALLOW"} | {"PYTHONPATH": str(ROOT)}
 
 
 def snakemake(folder: Path, *arguments: object) -> subprocess.CompletedProcess:
-    """Run `python -m snakemake` with these arguments in `folder`. The output of the result is text."""
+    """Run `python -m snakemake` with `arguments` in `folder`, and return the exit code, the output and the errors as
+    text.
+    """
     preload({"all", "--configfile"} <= set(arguments) and not {"-n", "--unlock"} & set(arguments))
     return _complete(run_snakemake, folder, arguments)
 
 
 def jointspace(folder: Path, *arguments: object) -> subprocess.CompletedProcess:
-    """Run the command `jointspace` with these arguments in `folder`."""
+    """Run the command `jointspace` with `arguments` in `folder`, and return the exit code, the output and the errors as
+    text.
+    """
     return _complete(call_jointspace, folder, arguments)
 
 
 def python(folder: Path, *arguments: object) -> subprocess.CompletedProcess:
-    """Run a Python script with its arguments in `folder`."""
+    """Run a Python script in `folder`, and return the exit code, the output and the errors as text. The first argument
+    is the path of the script.
+    """
     return _complete(call_script, folder, arguments)
 
 
@@ -68,7 +76,7 @@ def _complete(
 
         def run() -> int:
             signal.alarm(LONGEST)
-            gc.freeze()  # otherwise the garbage collectors would cause copies of shared memory
+            gc.freeze()  # Otherwise a garbage collection in a fork would copy shared memory.
             nothing = os.open(os.devnull, os.O_RDONLY)
             become([nothing, output.fileno(), errors.fileno()], folder, environment())
             return program(words)
@@ -80,8 +88,9 @@ def _complete(
 
 
 def fork(run: Callable[[], int]) -> int:
-    """Start a child process that calls `run` and exits with its result, or with 70 after an error. Return the id of the
-    child process."""
+    """Start a child process, and return its id. The child calls `run` and exits with its result, or with 70 after an
+    error.
+    """
     if child := os.fork():
         return child
     code = 70
@@ -96,20 +105,23 @@ def fork(run: Callable[[], int]) -> int:
 
 
 def become(files: list[int], folder: str | Path, environment: dict[str, str]) -> None:
-    """Give this process another folder, other environment variables, and `files` (descriptors) as its standard input,
-    output and errors."""
+    """Give this process another current folder, other environment variables, and `files` (three descriptors) as its
+    standard input, output and error.
+    """
     for number, file in enumerate(files):
         os.dup2(file, number)
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
-    tempfile.tempdir = None  # tempfile then looks up TMPDIR in the new environment
+    tempfile.tempdir = None  # With None, tempfile looks up TMPDIR in the new environment.
     sys.stdout = os.fdopen(1, "w", closefd=False)  # pytest has replaced sys.stdout
     sys.stderr = os.fdopen(2, "w", closefd=False)
 
 
 def code_of(program: Callable[[], object]) -> int:
-    """Return the exit code with which `program` would end its process."""
+    """Call `program`, and return the exit code with which it would end its process. The code is 0 if `program`
+    returns.
+    """
     try:
         program()
     except SystemExit as ended:
@@ -118,7 +130,9 @@ def code_of(program: Callable[[], object]) -> int:
 
 
 def run_snakemake(arguments: list[str]) -> int:
-    """Run Snakemake in a child of this process, run its jobs in further children, and return its exit code."""
+    """Run Snakemake in a child of this process, run its jobs in further children, and return its exit code. `arguments`
+    are the words after `snakemake`.
+    """
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(f"\0forks-{os.getpid()}")
         listener.listen()
@@ -128,7 +142,9 @@ def run_snakemake(arguments: list[str]) -> int:
 
 
 def call_snakemake(arguments: list[str]) -> int:
-    """Run Snakemake in this process and return its exit code. The parent of this process runs the jobs."""
+    """Run Snakemake in this process, and return its exit code. Snakemake asks the parent of this process to run its
+    jobs.
+    """
     from snakemake import cli
     from snakemake.shell import shell
 
@@ -141,7 +157,9 @@ def call_snakemake(arguments: list[str]) -> int:
 
 
 def serve(listener: socket.socket, ended: int) -> None:
-    """Run the commands that programs ask for, until the process of the descriptor `ended` has ended."""
+    """Run each command that a fork_client.py asks for at `listener`, in a child process per command, until another
+    process has ended. `ended` is a descriptor (pidfd) of the other process.
+    """
     jobs: list[int] = []
     while ended not in select.select([listener, ended], [], [])[0]:
         asked, _ = listener.accept()
@@ -151,8 +169,9 @@ def serve(listener: socket.socket, ended: int) -> None:
 
 
 def answer(asked: socket.socket) -> int:
-    """Run the command that fork_client.py asks for at the socket `asked`, send the exit code to fork_client.py, and
-    return it."""
+    """Run the command that a fork_client.py asks for over the connection `asked`. Send the exit code of the command to
+    the client, and return the exit code.
+    """
     message, files, _, _ = socket.recv_fds(asked, 1 << 20, 3)
     while more := asked.recv(1 << 20):
         message += more
@@ -175,10 +194,10 @@ def call_jointspace(arguments: list[str]) -> int:
 
 
 def limit_threads(count: int | None = 1) -> None:
-    """Tell the project to use `count` threads, or one thread if it is None, by the environment variables that it reads.
-    The libraries that are loaded already use one thread in any case.
+    """Set the environment variables that tell the project how many threads to use: `count`, or one if `count` is None.
+    The libraries that are loaded already use one thread in either case.
 
-    A fork has lost the threads of the libraries, so OpenMP would wait for them forever.
+    A fork does not have the threads of the libraries, so OpenMP would wait for these threads forever.
     """
     import torch
     from threadpoolctl import threadpool_limits
@@ -191,7 +210,9 @@ def limit_threads(count: int | None = 1) -> None:
 
 
 def call_script(arguments: list[str]) -> int:
-    """Run a Python script in this process and return its exit code."""
+    """Run a Python script in this process, and return its exit code. `arguments` has the path of the script and its
+    arguments.
+    """
     from pipeline.compute import runtime
 
     limit_threads()
@@ -202,7 +223,8 @@ def call_script(arguments: list[str]) -> int:
 
 @cache
 def preload(commands: bool) -> None:
-    """Import the modules of Snakemake and the rules, and with `commands` the modules of all commands.
+    """Import the modules of Snakemake and of the rules and, if `commands` is true, the modules of all commands. Forks
+    of this process then have these modules.
 
     A run of a whole workflow uses most commands. In other runs, each command imports its modules faster by itself.
     """
@@ -219,4 +241,4 @@ def preload(commands: bool) -> None:
                 importlib.import_module(module.name)
     if commands:
         importlib.import_module("matplotlib.figure")
-        importlib.import_module("simplemma").lemmatize("dogs", lang="en")  # loads the dictionary
+        importlib.import_module("simplemma").lemmatize("dogs", lang="en")  # This call loads the dictionary.

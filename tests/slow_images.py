@@ -1,4 +1,4 @@
-"""Images whose files are small and whose decoding takes long."""
+"""Functions that make images whose files are small and whose decoding takes long."""
 
 import io
 
@@ -6,8 +6,9 @@ from PIL import Image
 
 
 def many_scans(count: int, side: int = 2000) -> bytes:
-    """Make a progressive JPEG of one grey with `count` scans. Its last scan, of only 14 bytes if the side is 2,000
-    pixels, is repeated.
+    """Make a progressive JPEG with `count` scans of `side` by `side` grey pixels.
+
+    To reach this number, the last scan is repeated, which has only 14 bytes if the side is 2,000 pixels.
     """
     buffer = io.BytesIO()
     Image.new("L", (side, side), 128).save(buffer, "JPEG", progressive=True)
@@ -17,5 +18,5 @@ def many_scans(count: int, side: int = 2000) -> bytes:
 
 
 def slow_image() -> bytes:
-    """Make an image that is within all limits and takes two CPU seconds to decode."""
+    """Make a JPEG that is within all limits of jointspace and takes about two CPU seconds to decode."""
     return many_scans(100, 7900)

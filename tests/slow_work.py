@@ -1,6 +1,6 @@
-"""Work that takes long, in a module that other processes can import by itself.
+"""Functions that take long, in a module that other processes can import by itself.
 
-Each piece of the work leaves a file that names the process that began it.
+Each piece of their work leaves a file that names the process that began the piece.
 """
 
 import os
@@ -19,10 +19,12 @@ from stages.text import encode
 
 
 def slow_encoding(run: StageRun, jobs: Iterator[ShardJob], encoder: str) -> Iterator[int]:
-    """Encode shards as the stage does, but slowly. Each shard leaves a file that names the process that began it.
+    """Encode the sentences of shards as the stage `encode_sentences` does, but take at least 0.1 seconds per shard.
 
-    Each process also writes its GPUs and its numbers of threads into the folder `told` of the run. If the run has a
-    file `refused`, shard 2 raises UsageError. The number of a shard is yielded when the next shard is committed.
+    For each shard, a file in the folder `begun` of the run names the shard and the process. Each process also writes
+    the values of CUDA_VISIBLE_DEVICES and OMP_NUM_THREADS and its number of BLAS threads into a file in the folder
+    `told`. If the run has a file `refused`, shard 2 raises UsageError. The number of a finished shard is yielded late,
+    when the next shard is finished or when the shards end.
     """
     begun = run.root / "begun"
     begun.mkdir(exist_ok=True)
@@ -51,12 +53,16 @@ slow_gpu_encoding = replace(slow_encoding, gpu=True)
 
 
 def numbers(seed: int) -> np.ndarray:
-    """Return numbers whose sum depends on the order of the summands."""
+    """Return 1,000 random numbers (float32). Their scale depends on the seed, so that the sum of the arrays of several
+    seeds depends on the order of the arrays.
+    """
     return np.random.default_rng(seed).standard_normal(1000).astype(np.float32) * 10.0 ** (seed % 7)
 
 
 def linger(seed: int, folder: Path) -> np.ndarray:
-    """Return `numbers(seed)` slowly, and leave a file that names the process that began the work."""
+    """Return `numbers(seed)` after a tenth of a second. Leave a file in `folder` that names the seed and the
+    process.
+    """
     (folder / f"{seed}-{os.getpid()}-{time.monotonic_ns()}").touch()
     time.sleep(0.1)
     return numbers(seed)

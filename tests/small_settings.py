@@ -38,11 +38,13 @@ def make_grid(
 
 
 def text_view(dim: int, sparse: bool = True) -> TextView:
-    """Return the view of one text encoder, `tfidf`, whose vectors are not transformed."""
+    """Return the view of one text encoder, `tfidf`, whose vectors have `dim` dimensions and are not transformed."""
     return TextView(("tfidf",), (dim,), (sparse,), ((),), (1.0,))
 
 
 def own_settings(name: str) -> Any:
-    """Return the settings that only the registered linear model `name` has, or None if it has no such settings."""
+    """Return the settings that only the registered linear model `name` has, or None if it has no settings of its
+    own.
+    """
     section = model_spec(name).section
     return section and OWN_SETTINGS[section.partition(":")[2]]

@@ -1,4 +1,6 @@
-"""A run of images that show one red or blue block each, with functions that extract its regions."""
+"""Functions that make a synthetic run of images that show one red or blue block each, and that extract regions from
+these images.
+"""
 
 import json
 import shutil
@@ -40,8 +42,10 @@ def configure(folder: Path, section: str = "regions", **changes: object) -> Path
 
 
 def make_blocks(folder: Path) -> Path:
-    """Make the run in `folder`. Each image shows one red or blue block and has its box. The last two images have no
-    boxes.
+    """Make the run and its collection of 20 images in `folder`, prepare the encoder `plain`, and return `folder`.
+
+    Each image shows one red or blue block. All images except the last two have two labelled boxes: the box of the
+    block, with the score 0.9, and a box beyond the edges of the image, with the score 0.3.
     """
     (folder / "data/images").mkdir(parents=True)
     rng = np.random.default_rng(0)
@@ -68,7 +72,9 @@ def make_blocks(folder: Path) -> Path:
 
 
 def copy_blocks(made: Path, run: Path) -> Path:
-    """Copy the run, so that a test may change the copy. The root of its manifest is the folder of the copy."""
+    """Copy the run `made` to the folder `run`, so that a test may change the copy, and return `run`. The manifest of
+    the copy finds the images in the copy.
+    """
     shutil.copytree(made, run)
     summary = run / "manifest/manifest.json"
     publish_json(summary, {**json.loads(summary.read_text()), "root": str(run / "data")})
@@ -82,9 +88,11 @@ def arguments(run: Path, part: int = 0, encoder: str = "plain") -> list[str]:
 def extract(
     run: Path, part: int = 0, encoder: str = "plain", section: str = "regions", again: bool = False, **changes: object
 ) -> RegionShard:
-    """Extract the regions of one part of the run, which is one shard, and return the shard.
+    """Extract the regions of part `part` of the run with an encoder. Return the region shard of the part, which has
+    only one shard.
 
-    `changes` are keys of the section `section` that are changed first. With `again`, finished work is repeated.
+    The configuration is first written anew: it has SETTINGS, in whose section `section` the keys `changes` have new
+    values. With `again`, the stage repeats finished work.
     """
     configure(run, section, **changes)
     run_command("extract_regions", *arguments(run, part, encoder), *["--force"] * again)

@@ -1,4 +1,6 @@
-"""A run that has learned the names of four colours from real images, and further images to which it can be applied."""
+"""Functions that make a run whose model has learned the names of four colours from real images, and that draw further
+images of these colours.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +23,9 @@ CONFIG = {
 
 
 def draw(folder: Path, count: int, seed: int) -> list[str]:
-    """Draw images of one colour each, with a little noise, and return their file names."""
+    """Draw `count` images of one colour each, with a little noise, and return their file names in order. The images are
+    PNG files in the new folder `folder`. The four colours take turns.
+    """
     folder.mkdir(parents=True)
     rng = np.random.default_rng(seed)
     names = []
@@ -39,8 +43,9 @@ def make_colours(
     """Make a run and its collection in `folder`, and return `folder`. The configuration is CONFIG, in which the
     sections `parts` replace whole sections.
 
-    The collection has 40 images with one sentence each, which `say` makes from the name of the colour, and then
-    `silent` images without sentences. The first model, ncca by default, is fitted, and its index is in `bundle`.
+    The collection has 40 images with one caption each and then `silent` images without captions. `say` makes a caption
+    from the name of the colour. The run fits and indexes one model: the first of `parts["models"]`, which must be a
+    mapping with a name, or `ncca` if there is no such section. The index is in the folder `bundle`.
     """
     names = draw(folder / "data", 40 + silent, 0)
     captions = (f"{name}\t0\t{say(name.partition('-')[0])}\n" for name in names[:40])

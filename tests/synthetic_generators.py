@@ -1,4 +1,4 @@
-"""A synthetic run with features and tokens, and the generators that are trained on it."""
+"""Functions that make a synthetic run with features and tokens, train generators on it, and generate captions."""
 
 import json
 from pathlib import Path
@@ -22,7 +22,7 @@ CONLLU = "\n".join(
     for sentence in TAGGED
 )
 GENERATORS = ["nearest", "mrnn", "lbl", "mnlm", "sc-nlm", "gated"]
-"""Generators of the run. `gated` is a variant of mrnn."""
+"""The generators that the run can train. `gated` is a variant of `mrnn`."""
 FAST = {
     **CONFIG,
     "tokens": {"min_count": 1},
@@ -34,9 +34,8 @@ FAST = {
 
 
 def make_described_run(folder: Path) -> Path:
-    """Make a synthetic run with features, tokens and an index, configured for all generators that describe images.
-
-    Every third of its 48 images belongs to dev.
+    """Make a synthetic run of 48 images in `folder`, with features, tokens and an index, and return `folder`. Every
+    third image belongs to the split dev. The configuration names all generators of GENERATORS.
     """
     make_run(folder, held_out="dev", images=48)
     manifest = Manifest(folder / "manifest")
@@ -54,8 +53,9 @@ def make_described_run(folder: Path) -> Path:
 
 
 def link_run(run: Path, folder: Path, *without: str) -> Path:
-    """Make a run in `folder` that has links to all files of `run` except its generated captions, its evaluation and the
-    names in `without`."""
+    """Make the folder `folder` with links to all files and folders of `run`, except the generated captions, the
+    evaluation and the names `without`. Return `folder`.
+    """
     folder.mkdir()
     for path in run.iterdir():
         if path.name not in ("descriptions", "evaluation", *without):
@@ -64,8 +64,11 @@ def link_run(run: Path, folder: Path, *without: str) -> Path:
 
 
 def describe(run: Path, name: str, subject: str, *more: object) -> dict:
-    """Generate captions of a split, or of its boxes, with the generator `name`, and return the stored result. The
-    generator is trained first if it is missing."""
+    """Generate captions of `subject` with the generator `name`, and return the stored result. The generator is trained
+    first if the run does not have it.
+
+    `subject` is a split or, for the labelled boxes of a split, SPLIT.boxes. `more` are options of the stage `describe`.
+    """
     make_stage("describe", run, train(run, name).name, subject, *more)
     folder = run / f"descriptions/{name}.{subject}"
     assert "<html" in (folder / "index.html").read_text() and (folder / "descriptions.txt").read_text().strip()
@@ -73,7 +76,7 @@ def describe(run: Path, name: str, subject: str, *more: object) -> dict:
 
 
 def train(run: Path, name: str) -> Path:
-    """Return the folder of the generator `name`, which is trained first if it is missing."""
+    """Return the folder of the generator `name`. Train the generator first if the run does not have it."""
     folder = run / "generators" / name
     if not folder.exists():
         make_stage("train_generator", run, name)

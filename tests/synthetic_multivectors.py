@@ -1,5 +1,5 @@
-"""Embeddings of a multi-vector model for the synthetic run: every image has three regions, and every word has one
-vector.
+"""Functions that write the embeddings and regions of a multi-vector model into the synthetic run. Every image has three
+regions, and every word has one vector.
 """
 
 import json
@@ -24,16 +24,20 @@ from pipeline.text.vocabulary import Vocabulary
 
 SCORE = {"sum": "words", "global_weight": 0}
 THING = [5.0, 5.0, 25.0, 35.0]
-"""Box in every image in which its thing is seen."""
+"""The box of the thing that an image shows, in pixels as x1, y1, x2, y2. All images have this box."""
 OTHER = [30.0, 5.0, 50.0, 35.0]
-"""Box in every image in which the next thing is seen less clearly."""
+"""The box of a second thing that an image shows less clearly, in pixels as x1, y1, x2, y2. The second thing is the next
+one of THINGS.
+"""
 
 
 def add_fragments(run: Path, row: str, score: dict) -> None:
-    """Write the embeddings `embeddings/<row>`, whose items are compared by the ScoreRule with the fields `score`, and a
-    model `models/<row>` that is untrained and did not make them.
+    """Write the embeddings of a multi-vector model into `embeddings/<row>` of a synthetic run, and an untrained model
+    of the registered type `dvsa` into `models/<row>`. The embeddings have known values and were not made by this model.
 
-    The model reads words with the vocabulary of the terms, unless the run has tokens.
+    `score` has the fields of the ScoreRule that compares an image with a sentence. The model reads words with the token
+    vocabulary of the run. If the run has no token vocabulary, the terms of the encoder `tfidf` become its token
+    vocabulary.
     """
     layout = Layout(run)
     manifest = Manifest(run / "manifest")
@@ -70,8 +74,9 @@ def add_fragments(run: Path, row: str, score: dict) -> None:
 
 
 def write_regions(run: Path, encoder: str = "colour") -> None:
-    """Write the region shards of an encoder for all images of the run, with three regions per image: the whole image,
-    its thing, and the next thing."""
+    """Write the region shards of an encoder for all images of the run. Each image has three regions: the whole image,
+    its thing, and the next thing.
+    """
     manifest = Manifest(run / "manifest")
     for number in range(manifest.n_shards):
         span = manifest.shard(number)
@@ -84,8 +89,11 @@ def write_regions(run: Path, encoder: str = "colour") -> None:
 def write_region_shard(
     run: Path, encoder: str, boxes: list[np.ndarray], features: list[np.ndarray], number: int = 0, first: int = 0
 ) -> None:
-    """Write the shard `number` of the regions of an encoder. `boxes` and `features` have one array per image, (k, 4) in
-    pixels and (k, dim), for the k regions of the image. The images have the ids from `first` on."""
+    """Write the region shard `number` of an encoder.
+
+    `boxes` and `features` have one array per image, (k, 4) in pixels and (k, dim), for the k regions of the image. The
+    images have consecutive ids that begin with `first`.
+    """
     arrays = {
         "features": np.concatenate(features).astype(np.float32), "boxes": np.concatenate(boxes).astype(np.float32),
         "scores": np.ones(sum(map(len, boxes)), np.float32), "offsets": np.cumsum([0, *map(len, boxes)]),
@@ -97,7 +105,7 @@ def write_region_shard(
 
 
 def write_tokens_of_terms(run: Path) -> None:
-    """Write the vocabulary of the terms as the vocabulary of the words."""
+    """Store the terms of the text encoder `tfidf` as the token vocabulary of the run."""
     settings = json.loads(Layout(run).text_encoder("tfidf").commit.read_text())["details"]["settings"]
     value = Vocabulary.from_dict(settings).to_dict()
     value = {"fingerprint": fingerprint("vocabulary", 1, value), **value}
@@ -105,13 +113,15 @@ def write_tokens_of_terms(run: Path) -> None:
 
 
 def whole_length(ids: np.ndarray) -> np.ndarray:
-    """Return the length of the vectors of whole images. The vectors of their things have length 1."""
+    """Return the length (norm) of the vector of each whole image, (n,) for the images `ids` (n,). The length is
+    different for each image.
+    """
     return (0.5 + 0.001 * ids).astype(np.float32)
 
 
 def _images(manifest: Manifest, ids: np.ndarray) -> MultiVectors:
-    """Return the vectors of the images: the whole image with its own length, its thing, and the next thing with a
-    smaller length.
+    """Return three vectors and boxes per image: the whole image, with the length of `whole_length`, its thing, with the
+    length 1, and the next thing, with the length 0.6.
     """
     axes = np.eye(len(THINGS), dtype=np.float32)
     own = axes[ids % 8]

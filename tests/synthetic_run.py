@@ -1,5 +1,6 @@
-"""A tiny synthetic run whose results are known: eight things, each with a word, a colour and a direction in the joint
-space.
+"""Functions that make a tiny synthetic run whose results are known, and that run commands and stages on it.
+
+The images show eight things. Each thing has a word, a colour and a direction in the joint space.
 """
 
 import base64
@@ -43,7 +44,7 @@ THINGS = ("dog", "cat", "bird", "horse", "boat", "house", "tree", "car")
 SHARD_SIZE = 10
 ENCODER_SETTINGS = {"architecture": "eyes", "layer": "average", "weights": {"origin": "untrained", "seed": 0}}
 MADE_BY = {"encoder": "encoder"}
-"""Origin of features in the details of a model that was made without a stage."""
+"""Placeholder for the digest of an encoder, in the details of a model that no stage made."""
 CONFIG = {
     "encoders": [{"name": "colour", "architecture": "squeezenet1_1", "weights": "untrained"}],
     "image_view": {"normalise": []},
@@ -54,12 +55,14 @@ def make_run(
     folder: Path, registered: str = "ncca", images: int = 24, held_out: str = "test", titled: bool = False,
     first_held_out: int = 2,
 ) -> Path:  # fmt: skip
-    """Write the configuration, the manifest, the vocabulary, the encoder, the model `registered` and its embeddings in
-    `folder`.
+    """Write a run into `folder`, and return `folder`. The run has photos, a configuration, a manifest with shards of
+    ten images, the image encoder `colour`, the text encoder `tfidf`, the model `registered`, and the embeddings of this
+    model.
 
     Image i shows thing i mod 8. It has two sentences, "a <thing>" and "the big <thing> number <i>". Every third image,
-    from `first_held_out` on, belongs to the split `held_out`, which may be several splits in turn (`dev+test`). With
-    `titled`, images with an even number have a title.
+    from number `first_held_out` (0 to 2) on, belongs to the split `held_out`, or to several splits in turn if
+    `held_out` is such as `dev+test`. All other images belong to train. With `titled`, images with an even number have a
+    title.
     """
     layout = Layout(folder)
     manifest = _make_manifest(folder, images, held_out, titled, first_held_out)
@@ -106,15 +109,16 @@ def make_run(
 
 
 def write_config(run: Path, *more: dict) -> None:
-    """Write CONFIG, merged with the mappings `more` in turn, as the configuration of the run, in place of an earlier
-    configuration."""
+    """Write the configuration of the run, in place of an earlier configuration. The new configuration is CONFIG, into
+    which the mappings `more` are merged one after another.
+    """
     Layout(run).config.write_text(yaml.safe_dump(reduce(merge, more, CONFIG)))
 
 
 def write_feature_shards(manifest: Manifest, folder: Path) -> None:
-    """Write random features (n, 5) of every image.
+    """Write random features (n, 5) of the n images of each shard into a feature shard in `folder`.
 
-    Column 3 is constant, except for row 0 of shard 0, which is zero. Row 2 of shard 0 is a copy of row 1.
+    Column 3 is constant. Two rows of shard 0 are special: row 0 is zero in all columns, and row 2 is a copy of row 1.
     """
     for number in range(manifest.n_shards):
         rows = manifest.shard(number)
@@ -127,7 +131,9 @@ def write_feature_shards(manifest: Manifest, folder: Path) -> None:
 
 
 def features_of(thing: str) -> dict[str, np.ndarray]:
-    """Return the features that the encoder would give to an image of `thing`."""
+    """Return the features that the encoder `colour` would give to one image of `thing`, as an array (1, 8) by the name
+    of the encoder.
+    """
     return {"colour": np.eye(len(THINGS), dtype=np.float32)[[THINGS.index(thing)]]}
 
 
@@ -170,7 +176,9 @@ def _make_manifest(folder: Path, count: int, held_out: str, titled: bool, first_
 
 
 def _make_model(registered: str, vocabulary: Vocabulary) -> LinearModel:
-    """Make a model in which thing k of the features and the word for this thing both point along axis k."""
+    """Make a model of the registered type in which thing k of the features and the word for thing k both point along
+    axis k.
+    """
     size = len(THINGS)
     u = np.zeros((size, size), np.float32)
     u[[vocabulary.index[thing] for thing in THINGS], np.arange(size)] = 1
@@ -181,18 +189,22 @@ def _make_model(registered: str, vocabulary: Vocabulary) -> LinearModel:
 
 
 def by_hand(run: Path, **inputs: str) -> Provenance:
-    """Return the provenance of an artefact of the run that was made without a stage."""
+    """Return the provenance of an artefact of the run that no stage made. `inputs` maps the path of each input to its
+    digest.
+    """
     return Provenance(run, "by hand", 1, inputs=inputs)
 
 
 def by_colour(run: Path) -> Provenance:
-    """Return the provenance of features that the encoder `colour` of the run could have made."""
+    """Return the provenance of features of the encoder `colour`. The encoder is an input if the run has it."""
     path = Layout(run).encoder("colour").commit
     return by_hand(run, **{"encoders/colour/model.json": read_commit(path).digest} if path.exists() else {})
 
 
 def _embed(layout: Layout, manifest: Manifest, model: LinearModel, vocabulary: Vocabulary, stored: Commit) -> None:
-    """Write the embeddings. Each image deviates a little from its axis, and all deviations are different."""
+    """Write the embeddings of all images and sentences of the run. The vector of image i points along the axis of its
+    thing, and a little along the axis of the next thing, by an amount that grows with i.
+    """
     for number in range(manifest.n_shards):
         rows = manifest.shard(number)
         ids = np.arange(rows.first_image, rows.last_image)
@@ -218,7 +230,7 @@ def _embed(layout: Layout, manifest: Manifest, model: LinearModel, vocabulary: V
 
 
 def run_command(name: str, *arguments: object) -> str:
-    """Run the command `name` in this process and return its output. Errors are raised."""
+    """Run the command `name` in this process and return its output. Errors of the command are raised."""
     command = cli.get_command(None, name)
     result = CliRunner().invoke(command, list(map(str, arguments)), catch_exceptions=False)
     assert result.exit_code == 0, result.output
@@ -226,16 +238,18 @@ def run_command(name: str, *arguments: object) -> str:
 
 
 def make_stage(name: str, run: Path, *arguments: object) -> str:
-    """Run the command of the declared stage `name` on the run, and return its output."""
+    """Run the command of the stage `name` with `arguments` and the option `--run`, and return its output. Errors of the
+    command are raised.
+    """
     return run_command(name, *arguments, "--run", run)
 
 
 def build_bundle(run: Path, *settings: dict, model: str = "ncca", output: str = "bundle", **options: object) -> Path:
     """Build the index of a model of the run with the stage `build_index`, and move it to the folder `output` of the
-    run, in place of an earlier folder. Return this folder.
+    run, in place of an earlier folder. Return the folder of the index.
 
-    The index has one or several index shards. `settings` change the configuration of the run for this call only, and
-    `options` are options of the stage.
+    The index has one or several index shards. `settings` are merged into the configuration of the run for this call
+    only, and `options` are options of the stage.
     """
     opened = open_run(run, *settings)
     for bundle in opened.config.bundle_names(model):
@@ -245,7 +259,9 @@ def build_bundle(run: Path, *settings: dict, model: str = "ncca", output: str = 
 
 
 def with_columns(bundle: Path, folder: Path, **columns: list) -> Path:
-    """Write a copy of an index whose images have further columns, with these values in turn."""
+    """Write a copy of the index shard `bundle` into `folder`, and return `folder`. The images of the copy have the
+    further columns `columns`. The values of a column are repeated until every image has a value.
+    """
     shard = IndexShard(bundle)
     images = shard.table("images")
     writer = IndexWriter(folder)
@@ -258,28 +274,31 @@ def with_columns(bundle: Path, folder: Path, **columns: list) -> Path:
 
 
 def open_run(run: Path, *settings: dict) -> Run:
-    """Open the run with its own configuration, or the default one, merged with `settings`."""
+    """Open the run. Its configuration, or an empty configuration if it has none, is merged with `settings`, and all
+    missing keys get their default values.
+    """
     path = Layout(run).config
     values = reduce(merge, settings, read_mapping(path) if path.exists() else {})
     return Run(run, validate(merge(read_mapping(default_path()), values)))
 
 
 def ingest(run: Path, data: Path, *settings: dict, processes: int = 0) -> None:
-    """Write the manifest of the collection in `data`, with the configuration of the run (if it has one) merged with
-    `settings`.
+    """Write the manifest of the run from the collection in the folder `data`. The configuration of the run, or an empty
+    configuration if it has none, is merged with `settings`. `processes` is the number of decoding processes, and 0
+    decodes in this process.
     """
     collection = {"data_root": str(data), "demo": {"generate": False}}
     run_stage(open_run(run, collection, *settings), ingest_stage, processes=processes)
 
 
 def decoded(picture: ReportPicture) -> Image.Image:
-    """Return the image in a `data:` address."""
+    """Return the image that is encoded in the `data:` address of a picture of a report."""
     return Image.open(BytesIO(base64.b64decode(picture.address.partition(",")[2])))
 
 
 def retell(path: Path, *keys: str, value: object) -> None:
-    """Replace the value at `keys` in a JSON file, and renew its check sum, so that the file looks as if its writer had
-    written it.
+    """Replace the value at the path `keys` of a JSON file. Renew the checksum of the file, so that a reader accepts
+    it.
     """
     told = part = {name: said for name, said in json.loads(path.read_text()).items() if name != CHECK}
     for key in keys[:-1]:

@@ -1,4 +1,6 @@
-"""Small collections whose sentences describe their images, as training tasks for every registered model."""
+"""Functions that make small synthetic collections, whose sentences describe their images, as training tasks for every
+registered model.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -57,15 +59,15 @@ OWN = {
     "fragments": SETS,
     "projector": {"layers": 2, "hidden": 24, "structure": 1.0},
 }  # fmt: skip
-"""Registered model -> the settings that only this model has."""
+"""Mapping from a registered model to the settings that only this model has."""
 
 
 # --- models that `fit` makes
 
 
 def make_fit_pairs() -> PairArrays:
-    """Make 460 images with features of two encoders, and one to three sentences each that describe the features of
-    encoder `one`.
+    """Make 460 images with features of the encoders `one` and `two`, and one to three sentences for each image.
+    Features and `tfidf` vectors of sentences depend on the same five hidden numbers of an image.
     """
     rng = np.random.default_rng(0)
     hidden = rng.random((460, 5))
@@ -90,7 +92,8 @@ def make_fit_task(
     view: ImageView = FIT_VIEW,
     change: Callable[[np.ndarray], np.ndarray] = lambda features: features,
 ) -> tuple[FitTask, PairArrays]:
-    """Make a task for the registered linear model `name`, and the pairs that are held out.
+    """Make a task for the registered linear model `name`, with the kind of training `training`. Return the task and its
+    held-out pairs.
 
     The task has 250 target images, whose features of encoder `one` pass through `change`, and 150 auxiliary images,
     whose words are blurred. The last 60 images are held out.
@@ -124,7 +127,7 @@ def make_fit_task(
 
 
 class Block(NamedTuple):
-    """A RegionBlock of several images."""
+    """The regions of several images, with the fields of the protocol RegionBlock."""
 
     features: np.ndarray
     boxes: np.ndarray
@@ -133,15 +136,18 @@ class Block(NamedTuple):
 
 
 def draw_boxes(count: int) -> np.ndarray:
-    """Draw the boxes (count, 4) of regions: the whole image of 30 by 20 pixels, and parts of it."""
+    """Draw `count` boxes (count, 4) in pixels, as x1, y1, x2, y2. The first box is a whole image of 30 by 20 pixels,
+    and the other boxes are parts of it.
+    """
     boxes = np.sort(np.random.default_rng(count).random((count, 2, 2)) * [30, 20], axis=1).reshape(-1, 4)
     boxes[:1] = 0, 0, 30, 20
     return boxes
 
 
 class SyntheticRegions:
-    """Regions of n images: the features (k, 16) of the k regions of each image, and a function that draws their
-    boxes."""
+    """Regions of n images, from which `packed` takes a block. `images` has an array of features (k, 16) for the k
+    regions of each image, and `draw` makes the boxes (k, 4) of k regions.
+    """
 
     def __init__(self, images: list[np.ndarray], draw: Callable[[int], np.ndarray] = draw_boxes) -> None:
         self.images = images
@@ -159,7 +165,8 @@ class SyntheticRegions:
 
 
 def grow(view: str, tokens: Tokens) -> Trees:
-    """Make trees of the form `view` over sentences of four words a b c d.
+    """Make a tree for each sentence of `tokens`, which must have four words a b c d. `view` is `dependency-trees` or
+    `phrase-trees`.
 
     In dependency trees, b and c depend on a, and d depends on c. Phrase trees are (S (NP a) (X (NP b) c d)).
     """
@@ -174,7 +181,9 @@ def grow(view: str, tokens: Tokens) -> Trees:
 
 
 def make_fitted_ncca() -> NormalizedCCA:
-    """Make a fitted ncca whose directions contain the signal with a bad scale."""
+    """Make an `ncca` as if it had been fitted, with 16 random directions in each view. The directions of the text view
+    have a scale that is seven times too large.
+    """
     rng = np.random.default_rng(5)
     w = rng.standard_normal((16, 16))
     u = 7 * rng.standard_normal((WORDS, 16))
@@ -185,7 +194,8 @@ def make_fitted_ncca() -> NormalizedCCA:
 
 
 def make_task(view: str, train: int = 300, dev: int = 60, seed: int = 0, **settings: object) -> TrainingTask:
-    """Make a training task with sentences in the form `view`.
+    """Make a training task of `train` images and `dev` images, with sentences in the form `view`: `tokens`, `vectors`,
+    or a form of trees. `settings` replace values of SETTINGS.
 
     Each image shows four kinds of things, which its two sentences name in any order. The first region of an image is
     the whole image, and each further region is one thing.
@@ -214,7 +224,9 @@ def make_task(view: str, train: int = 300, dev: int = 60, seed: int = 0, **setti
 
 
 def make_task_of(model: str, **settings: object) -> TrainingTask:
-    """Make a task in the form that the registered `model` takes. Models of regions get fewer images."""
+    """Make a training task in the form that the registered `model` takes. `settings` replace values of SETTINGS and of
+    OWN, and may set the numbers of images. Multi-vector models get fewer images by default.
+    """
     spec = model_spec(model)
     own = OWN.get(model, {}) | {name: settings.pop(name) for name in OWN.get(model, {}) if name in settings}
     few = {"train": 150, "dev": 40, "patience": 9} if spec.multi_vector else {}
@@ -230,14 +242,18 @@ def make_task_of(model: str, **settings: object) -> TrainingTask:
 
 
 def make_start() -> WordStart:
-    """Make the start of a recurrent model. Every word except the last word has its own term."""
+    """Make the start of a recurrent model from `make_fitted_ncca`. Each of the 20 words is one term, and the unknown
+    word has no term.
+    """
     return WordStart(
         make_fitted_ncca(), sparse.csr_array(np.vstack([np.eye(WORDS), np.zeros(WORDS)]).astype(np.float32))
     )
 
 
 def through_a_file(checkpoint: Checkpoint, folder: Path) -> Checkpoint:
-    """Write a checkpoint into `folder` and return the checkpoint that the next process would read."""
+    """Write a checkpoint into `folder`, read it again, and return the checkpoint from which the next process would
+    resume.
+    """
     checkpoints = Checkpoints(folder, "fingerprint", 0)
     checkpoints.offer(lambda: vars(checkpoint).values())
     found = checkpoints.latest()
@@ -248,8 +264,8 @@ def through_a_file(checkpoint: Checkpoint, folder: Path) -> Checkpoint:
 
 
 def draw_dependencies(rng: np.random.Generator, lengths: list[int], words: int, labels: int) -> Trees:
-    """Draw a dependency tree for each of the `lengths`, in which any word may depend on any other word. Words are
-    numbers from 0 to `words`, and labels are numbers from 0 to `labels`.
+    """Draw a dependency tree for each number of words in `lengths`. A word may depend on any other word, but there are
+    no cycles. Words are numbers from 0 to `words`, and labels are numbers from 0 to `labels`.
     """
     trees = []
     for length in lengths:
@@ -262,8 +278,9 @@ def draw_dependencies(rng: np.random.Generator, lengths: list[int], words: int, 
 
 
 def draw_phrases(rng: np.random.Generator, lengths: list[int], words: int, labels: int) -> Trees:
-    """Draw a phrase tree for each of the `lengths`, the numbers of words. A phrase has one to four parts. Words are
-    numbers from 0 to `words`, and labels are numbers from 0 to `labels`."""
+    """Draw a phrase tree for each number of words in `lengths`. A phrase has one to four parts. Words are numbers from
+    0 to `words`, and labels are numbers from 0 to `labels`.
+    """
     trees = []
     for length in lengths:
         above = [-1] * length

@@ -1,4 +1,4 @@
-"""The layering of the packages, read from their imports."""
+"""Tests of the layering of the packages: each package may import only certain other packages."""
 
 import ast
 import re
@@ -14,11 +14,11 @@ import jointspace
 
 ROOT = Path(__file__).parents[1]
 LOOSE_MODULES = {"errors", "printable"}
-"""The only modules of `pipeline` outside of its packages."""
+"""The modules of `pipeline` that are in none of its packages."""
 COMMON_MODULES = LOOSE_MODULES | {"compute", "config"}
-"""Modules and packages of `pipeline` that are open to all packages."""
+"""Modules and packages of `pipeline` that all of its packages may import."""
 ALL_PACKAGES = {path.name for path in (ROOT / "pipeline").iterdir() if path.is_dir()}
-# Package -> the packages of `pipeline` that it may import, in addition to COMMON_MODULES.
+# Mapping from a package to the packages of `pipeline` that it may import, in addition to COMMON_MODULES.
 ALLOWED_IMPORTS: dict[str, set[str]] = {
     "images": set(),
     "foreign": {"images"},
@@ -35,31 +35,31 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
     "serve": {"index", "generate", "storage"},
     "papers": {"metrics", "models"},
     "demo": set(),
-    "reading": ALL_PACKAGES,  # pipeline.run.reading, which the other modules of `run` may not import
+    "reading": ALL_PACKAGES,  # This is pipeline.run.reading, which the other modules of `run` may not import.
 }
-# Package -> additional packages that it may import for annotations only, under TYPE_CHECKING.
+# Mapping from a package to additional packages that it may import for annotations only, under TYPE_CHECKING.
 ANNOTATION_IMPORTS: dict[str, set[str]] = {"collections": {"images"}, "run": {"models"}}
 SHARED_BY_STAGES = {"catalogue", "commands"}
-"""Modules of `stages` that a stage may import. It may not import another stage."""
+"""Modules of `stages` that a stage may import. A stage may not import another stage."""
 ABOVE = {"stages", "benchmarks", "examples", "jointspace"}
 KNOWN_CYCLES: set[frozenset[str]] = set()
-"""Groups of modules that import each other and still have to be separated."""
+"""Groups of modules that import each other although they should not. Each group is a task to separate its modules."""
 MODULES = sorted(path for room in ("pipeline", "stages", "jointspace") for path in (ROOT / room).rglob("*.py"))
 
 
 class Source(NamedTuple):
-    """The imports and the names of one file. Imports inside functions and under TYPE_CHECKING count as well."""
+    """The imports and the names of one Python file. Imports inside functions and under TYPE_CHECKING are included."""
 
     modules: set[str]
-    """Modules of `import MODULE`."""
+    """The modules that the file imports by `import MODULE`."""
     taken: list[tuple[str, str]]
-    """Pairs (MODULE, NAME) of `from MODULE import NAME`."""
+    """Pairs (MODULE, NAME) of `from MODULE import NAME`, as the file has them."""
     names: set[str | None]
-    """All names that the file defines, imports or uses."""
+    """All names that the file defines, imports or uses, also inside functions and classes."""
     imports: set[str]
-    """Every module that the file imports. `from a import b` counts as `a` and as `a.b`."""
+    """Every module that the file imports. `from a import b` adds both `a` and `a.b`, because `b` may be a module."""
     executed: set[str]
-    """The `imports` outside of TYPE_CHECKING."""
+    """The members of `imports` that are imported outside of TYPE_CHECKING blocks."""
 
 
 @cache
@@ -78,7 +78,7 @@ def _source(path: Path) -> Source:
 
 
 def _imported(nodes: list[ast.AST]) -> set[str]:
-    """Return the modules that some nodes import."""
+    """Return the modules that the import statements among `nodes` import. `from a import b` adds `a` and `a.b`."""
     whole = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     parts = [(node.module, alias.name) for node in nodes if isinstance(node, ast.ImportFrom) for alias in node.names]
     return whole | {name for module, taken in parts for name in (module, f"{module}.{taken}")}
@@ -95,7 +95,7 @@ def _room(module: str) -> str:
 
 
 def _foreign(path: Path) -> set[str]:
-    """Return the imports of a module that its package may not have."""
+    """Return the modules and packages that the file `path` imports, although its package may not import them."""
     imports = _source(path).imports
     executed = _source(path).executed
     room = _room(_module(path))
@@ -145,7 +145,7 @@ def test_every_module_of_the_pipeline_is_in_a_package() -> None:
 
 def _import_cycles() -> set[frozenset[str]]:
     """Return the groups of modules of the project that import each other, directly or through other modules of the
-    project.
+    project. Each module is in at most one group.
     """
     sources = {_module(path): _source(path) for path in MODULES}
     needed: dict[str, set[str]] = {}
@@ -170,14 +170,16 @@ def _reachable(start: str, needed: dict[str, set[str]]) -> set[str]:
 
 
 def test_modules_import_each_other_only_in_the_known_cycles() -> None:
-    """Imports for annotations count too. The test fails for a new cycle. If a known cycle has disappeared, it must
-    be deleted from KNOWN_CYCLES.
+    """Imports for annotations are included. The test fails for a new cycle. It also fails for a cycle of KNOWN_CYCLES
+    that has disappeared, which must then be deleted from KNOWN_CYCLES.
     """
     assert _import_cycles() == KNOWN_CYCLES
 
 
 def test_every_imported_name_of_the_project_exists() -> None:
-    """The test checks imports inside functions too, because possibly no other test runs them."""
+    """Every name that a file imports from the project is defined there. Imports inside functions are checked too,
+    because possibly no other test runs them.
+    """
     ours = [
         path
         for folder in ("pipeline", "stages", "jointspace", "benchmarks", "examples")
@@ -229,6 +231,8 @@ def test_every_command_has_a_help_line() -> None:
 
 
 def test_no_file_is_loaded_with_pickle() -> None:
-    """Old versions of torch unpickle files by default."""
+    """Every call of `torch.load` and `np.load` in the project forbids pickled objects, which old versions of torch load
+    by default.
+    """
     calls = [call for path in MODULES for call in re.findall(r"(?<!s\.)\b(?:torch|np)\.load\(.*", path.read_text())]
     assert len(calls) > 3 and all(re.search("weights_only=True|allow_pickle=False", call) for call in calls), calls

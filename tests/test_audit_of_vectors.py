@@ -1,4 +1,6 @@
-"""`jointspace.audit` of precomputed vectors, whose wrong texts are known."""
+"""`jointspace.audit` of precomputed vectors: it finds the texts that a test has exchanged, and refuses wrong
+arguments.
+"""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -14,11 +16,15 @@ from pipeline.errors import InputError, UsageError
 IMAGES = 600
 TEXTS_EACH = 3
 EXCHANGED = np.arange(0, IMAGES * TEXTS_EACH, 36)
-"""Texts that were exchanged with each other, in the order of the images. No two belong to the same image."""
+"""Rows of the texts that are wrong, before the texts are put into random order. Each of these texts describes the image
+of the previous one in this list, and no two of them belong to the same image.
+"""
 
 
 class Pairs(NamedTuple):
-    """Image vectors (n, 40), text vectors (m, 30) in a random order, the image of each text, and the wrong texts."""
+    """Image vectors (n, 40), text vectors (m, 30) in random order, the image of each text (m,), and the rows of the
+    wrong texts.
+    """
 
     images: np.ndarray
     texts: np.ndarray
@@ -41,7 +47,7 @@ def pairs() -> Pairs:
 
 
 def listed(findings: jointspace.Findings) -> set[int]:
-    """Return the rows of the single texts that are probably wrong."""
+    """Return the rows of the texts that the findings report one by one as probably wrong."""
     single = [finding for finding in findings if finding["kind"] == "caption"]
     return {finding["sentence_id"] for finding in single if finding["score"] <= finding["threshold"]}
 
@@ -78,10 +84,10 @@ def test_memory_mapped_vectors_give_the_same_findings_and_are_not_copied(pairs: 
 
 
 def test_equal_images_are_one_image(pairs: Pairs) -> None:
-    """Each image is there twice, and its copy has the same wrong text.
+    """Each image and its texts are there twice. The audit takes two equal images as one image with six texts.
 
-    The two equal texts agree with each other. They are therefore less suspicious than exchanged texts, with which they
-    are compared, and fewer of them are listed.
+    A wrong text is there twice as well. Its two copies agree with each other, so they are less suspicious than one
+    wrong text, and fewer of them are listed.
     """
     images = np.concatenate([pairs.images, pairs.images])
     texts = np.concatenate([pairs.texts, pairs.texts])

@@ -1,12 +1,19 @@
-"""Every benchmark runs with --tiny, in sizes that are too small for a measurement."""
+"""Every benchmark except those in WITHOUT_TINY runs with the option --tiny, in sizes that are too small for a
+measurement, and writes a result.
+"""
 
 import json
+import sys
 from pathlib import Path
 
 import forked_programs
 import pytest
 
 ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+from interleave import compare, scale_reference  # noqa: E402
+
 WITHOUT_TINY = {
     "gpu_parts.py": "tests/test_gpu_benchmark.py runs it",
     "gpu_verdict.py": "tests/test_gpu_benchmark.py runs it",
@@ -34,12 +41,14 @@ LINE_KEYS = {
     "tuning_queries.py": "recall_of_captions",
     "vectors.py": "share",
 }
-"""Benchmarks that do not compare two functions -> a key of their lines of output."""
+"""Mapping from a benchmark that does not compare two functions to a key that at least one JSON line of its output
+has.
+"""
 SLOW = {
     "chooser.py", "cold_search.py", "dask_workers.py", "decoding.py", "epochs.py", "index.py", "million.py",
     "moments.py", "sae.py", "serve.py",
 }  # fmt: skip
-"""Benchmarks that take more than three CPU seconds even with --tiny."""
+"""Benchmarks that take more than three CPU seconds even with --tiny. Their tests have the mark `slow`."""
 SCRIPTS = [path.name for path in sorted((ROOT / "benchmarks").glob("*.py")) if "__main__" in path.read_text()]
 
 
@@ -57,7 +66,15 @@ def test_each_benchmark_runs_and_prints_a_result(name: str, tmp_path: Path, monk
     result = forked_programs.python(tmp_path, ROOT / "benchmarks" / name, "--tiny")
     assert result.returncode == 0, result.stderr[-3000:]
     lines = [json.loads(line) for line in result.stdout.splitlines() if line.startswith("{")]
+    assert not any(line.get("errors") for line in lines), result.stdout
     if name in LINE_KEYS:
         assert any(LINE_KEYS[name] in line for line in lines), result.stdout
     else:
         assert any(line.keys() >= COMPARISON and line["ratio"] > 0 for line in lines), result.stdout
+
+
+def test_scaling_the_reference_multiplies_wall_seconds_cpu_seconds_and_ratios() -> None:
+    result = compare("two sums", lambda: sum(range(1000)), lambda: sum(range(10)), pairs=2)
+    scaled = scale_reference(result, 100)
+    multiplied = {"reference", "ratio", "reference_cpu", "ratio_cpu"}
+    assert scaled == {key: value * 100 if key in multiplied else value for key, value in result.items()}

@@ -1,4 +1,4 @@
-"""Jobs on one machine share its GPUs, and each job sees only its own."""
+"""Jobs on one machine share its GPUs, and each job sees only the GPUs that it has taken."""
 
 import os
 import subprocess
@@ -18,7 +18,9 @@ sys.stdin.read()
 
 
 def test_each_job_has_its_own_gpu(tmp_path: Path) -> None:
-    """Each process takes some of four GPUs, and holds them until its input ends or it is killed."""
+    """Four processes take one of four GPUs each. A fifth process needs two GPUs, and waits until one process has been
+    killed and another one has ended.
+    """
     environment = {**os.environ, "TMPDIR": str(tmp_path), "CUDA_VISIBLE_DEVICES": "0,1,GPU-a/b,3"}
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with ExitStack() as stack:

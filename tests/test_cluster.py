@@ -1,4 +1,4 @@
-"""Jobs on other machines: through a submit script, and as jobs of Kubernetes."""
+"""Tests of jobs on other machines: through a submit script, and as jobs of Kubernetes."""
 
 import json
 import os
@@ -18,8 +18,8 @@ SMALL = {
 
 @pytest.mark.slow
 def test_the_cluster_path_runs_end_to_end(tmp_path: Path) -> None:
-    """Every job is submitted with profiles/cluster/submit, and runs in a separate process. The processes have only
-    files in common.
+    """Every job is submitted with profiles/cluster/submit, and runs in a separate process. The jobs exchange nothing
+    but files.
     """
     tmp_path = tmp_path / "a b'c"
     tmp_path.mkdir()
@@ -39,7 +39,9 @@ def test_the_cluster_path_runs_end_to_end(tmp_path: Path) -> None:
 
 
 def test_a_kubernetes_job_requests_the_resources_of_its_rule(tmp_path: Path) -> None:
-    """The test replaces kubectl by a program that stores its input."""
+    """The scripts of profiles/kubernetes call a program in place of kubectl, which stores the job that is submitted,
+    and reports every job as failed.
+    """
     (tmp_path / "kubectl").write_text('#!/bin/sh\nif [ "$1" = create ]; then cat > made.yaml; else echo Failed; fi\n')
     (tmp_path / "kubectl").chmod(0o755)
     (tmp_path / "job.sh").touch()

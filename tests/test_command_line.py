@@ -1,4 +1,4 @@
-"""Messages of the command line about wrong arguments and options."""
+"""Tests of the messages of the command line about wrong arguments and options."""
 
 import shutil
 from itertools import chain
@@ -16,17 +16,19 @@ from stages.catalogue import USER_COMMANDS
 from stages.cli import cli
 
 INDEX = Path(__file__).parent / "index/fixtures/868ca75c/one"
-"""The index of a finished run."""
+"""The folder of an index that an earlier version wrote."""
 
 
 @pytest.fixture(autouse=True)
 def _work_in_a_new_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(runtime, "configure", lambda threads: None)  # A process may call it only once.
+    monkeypatch.setattr(runtime, "configure", lambda threads: None)  # A process may call `configure` only once.
 
 
 def error_of(*words: object) -> JointspaceError:
-    """Return the error with which the command `jointspace` ends."""
+    """Call `jointspace` with the arguments `words`, and return the error with which the command ends. The test fails if
+    the command does not end with a JointspaceError.
+    """
     result = CliRunner().invoke(cli, list(map(str, words)))
     assert isinstance(result.exception, JointspaceError), result.output
     return result.exception
@@ -47,7 +49,9 @@ def test_search_refuses_a_missing_or_wrong_configuration() -> None:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """Make the folder `results/mine` with the files by which commands recognise a run and its index."""
+    """Make the folder `results/mine` in the current folder, with the files by which commands recognise a run and its
+    index. Return the path of the folder.
+    """
     folder = Path("results/mine")
     (folder / "manifest").mkdir(parents=True)
     (folder / "manifest/manifest.json").write_text("{}")
@@ -138,7 +142,7 @@ def test_commands_that_init_prints_name_the_program_if_the_shell_does_not_find_i
         (programs / name).touch(0o755)
     monkeypatch.setattr("sys.executable", str(programs / "python"))
     monkeypatch.setenv("PATH", str(programs if is_found else tmp_path))
-    monkeypatch.setattr(commands, "_program", commands._program.__wrapped__)  # without its cache
+    monkeypatch.setattr(commands, "_program", commands._program.__wrapped__)  # The function has no cache now.
     Path("photos").mkdir()
     Image.new("RGB", (40, 40)).save("photos/0.jpg")
     program = {name: name if is_found else f"'my clone/bin/{name}'" for name in ("jointspace", "pip")}

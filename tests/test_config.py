@@ -24,7 +24,9 @@ def read(text: str) -> Config:
 
 
 def fault(values: Any) -> str:
-    """Return the message about wrong values, which must be one line, or "" if they are valid."""
+    """Validate a configuration, and return the message about its mistakes, which must be one line. Return "" if the
+    configuration is valid.
+    """
     try:
         validate(values)
     except UsageError as error:
@@ -146,7 +148,9 @@ def test_a_training_may_start_from_the_base_of_a_variant_that_is_written_later()
 
 
 def test_members_of_a_refitted_ensemble_are_refits_of_the_members_of_the_ensemble() -> None:
-    """This also holds if a variant equals a registered model, since weights are stored by the names of members."""
+    """A member x of the ensemble becomes x-refit, also if its variant equals the registered model `gru`, because the
+    weights of an ensemble are stored by the names of its members.
+    """
     config = read(
         "variants: {x: {model: gru}, y: {model: ncca, csls: true}}\n"
         "ensembles: {e: {members: [x, y, gru]}, f: {members: [x, y, gru], refit: true}}\nmodels: [f]"

@@ -1,4 +1,4 @@
-"""Tests that a changed key makes a job run again, unless no result depends on the key."""
+"""These tests show that a changed key makes a job run again, unless no result depends on the key."""
 
 import json
 from collections.abc import Iterator
@@ -39,7 +39,7 @@ EVERYTHING = {
     },
     "parse": {"engine": "spacy", "treebank": dict.fromkeys(("train", "dev", "test"), "bank.conllu")},
 }
-"""A configuration that uses every section."""
+"""A configuration in which every section has an effect."""
 
 
 DECIDE_NOTHING = {
@@ -60,11 +60,11 @@ DECIDE_NOTHING = {
 
 
 def leaves(section: type[Section], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yield the path (the names from the top) and the type annotation of each key of a section that has no keys below
-    it. `path` is the path of the section itself.
+    """Yield the path and the type annotation of each key in `section` and in the sections below it. A path is a tuple
+    of names from the top, and `path` is the path of `section`.
 
-    In the section of a registered model or generator, keys that it shares with `train_defaults` or `language_defaults`
-    are left out.
+    In the section of a registered model or generator, a key that is also in `train_defaults` or `language_defaults` is
+    left out.
     """
     for name, field in section.model_fields.items():
         spec = OWN.get(name) if not path else None
@@ -77,8 +77,9 @@ def leaves(section: type[Section], path: tuple[str, ...] = ()) -> Iterator[tuple
 
 
 def others(annotation: Any, value: Any) -> Iterator[Any]:
-    """Yield values other than `value` for a key with the type annotation `annotation`. Some of these values may be
-    invalid. Nothing is yielded for a type that is not handled below, such as a mapping."""
+    """Yield values that differ from `value`, for a key with the type annotation `annotation`. Some of these values may
+    be invalid. Nothing is yielded for a type that is not handled below, such as a mapping.
+    """
     if get_origin(annotation) in (Annotated, Union, UnionType):
         for kind in get_args(annotation)[: 1 if get_origin(annotation) is Annotated else None]:
             yield from others(kind, value)
@@ -98,7 +99,7 @@ def others(annotation: Any, value: Any) -> Iterator[Any]:
 
 
 def deciding_settings(stage: Stage, config: Config) -> str:
-    """Return the settings on which the jobs of a stage depend, as one text."""
+    """Return the settings on which all jobs of a stage depend in the configuration `config`, as one text."""
     found: dict[str, Any] = {str(names): stage.keys(config, *names) for names in stage.choices(config)}
     if stage.name == "reproduce":  # This stage only makes tables, and records a digest of the whole configuration.
         found = {"name": config.name, "splits": config.describe.splits, **config.reproduce.model_dump()}
@@ -114,8 +115,12 @@ def test_a_changed_key_reruns_a_job_unless_it_decides_no_result(tmp_path: Path) 
     before = {stage.name: deciding_settings(stage, config) for stage in stages}
 
     def changes_a_job(after: Config) -> bool:
-        """Return whether the jobs of any stage have other settings in the configuration `after` than before. The stage
-        that depended on the previous key is checked first, because keys of one section follow each other."""
+        """Return whether any stage has other settings on which its jobs depend in the configuration `after` than in the
+        first configuration.
+
+        The stage that the previous key has changed is moved to the front of `stages` and checked first, because the
+        next key is often a key of this stage too.
+        """
         changed = next((stage for stage in stages if deciding_settings(stage, after) != before[stage.name]), None)
         if changed:
             stages.remove(changed)
@@ -132,7 +137,7 @@ def test_a_changed_key_reruns_a_job_unless_it_decides_no_result(tmp_path: Path) 
             try:
                 after = validate(merge(everything, change))
             except JointspaceError:
-                continue  # this value is not valid
+                continue  # This value is not valid.
             tried += 1
             if not changes_a_job(after):
                 idle.add(".".join(path))

@@ -1,4 +1,4 @@
-"""The choice of a device, with simulated GPUs, and the work on a GPU whose memory is full."""
+"""The choice of a device, and the size of batches on a simulated GPU whose memory is full."""
 
 import itertools
 import time
@@ -78,7 +78,7 @@ def test_batch_grows_while_it_is_faster_and_fits_and_features_agree(
         if rows > 128 and isinstance(trouble, RuntimeError):
             raise trouble
         if rows > 128 and trouble:
-            features[-1] = features[0]  # this simulates an overflow of a 32-bit index
+            features[-1] = features[0]  # This simulates an overflow of a 32-bit index.
         return features
 
     assert grow_batch(describe, 8, most) == expected

@@ -1,7 +1,7 @@
-"""README.md and docs/*.md describe this version.
+"""These tests show that README.md and docs/*.md describe this version.
 
-Their programs run. Their commands, options, keys, modules and links exist. Statements that a program can check are
-true.
+The programs on the pages run. Their commands, options, keys, modules and links exist. Statements that a program can
+check are true.
 """
 
 import configparser
@@ -38,14 +38,16 @@ ROOT = Path(__file__).parents[1]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 PROGRAMS_IN_PROSE = ("snakemake", "jointspace", "python", "python3", "pip", "pytest", "dask", "cp")
 PLACEHOLDER = re.compile(r"\b[A-Z]{3,}\b")
-"""Placeholder in a command, such as MODEL or COMMAND."""
+"""The pattern of a placeholder in a command, such as MODEL or COMMAND."""
 BLOCK = r"^```(?P<language>\w*)\n(?P<block>.*?)^```$"
 SPAN = r"(?<!`)`(?P<span>[^`\n]+(?:\n[^`\n]+)*)`(?!`)"
 CODE = re.compile(f"{BLOCK}|{SPAN}", re.M | re.S)
 
 
 def code() -> Iterator[tuple[str, str | None, str]]:
-    """Yield each block of code on all pages as its place, language and text. A span in prose has no language."""
+    """Yield the place (`PAGE:LINE`), the language and the text of each block of code on all pages, and of each code
+    span in prose, whose language is None.
+    """
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
         for found in CODE.finditer(text):
@@ -60,8 +62,9 @@ ALL_CODE = list(code())
 
 
 def commands() -> Iterator[tuple[str, str, bool]]:
-    """Yield each command on a page as its place, the command, and whether the command is a whole line of a shell block
-    and not a span in prose."""
+    """Yield each command on the pages: its place (`PAGE:LINE`), the command, and whether it is a whole line of a shell
+    block and not a code span in prose.
+    """
     for where, language, text in ALL_CODE:
         if language in ("sh", "bash", "console"):
             for line in re.findall(r"(?:[^\n]*\\\n)*[^\n]+", text):
@@ -72,8 +75,9 @@ def commands() -> Iterator[tuple[str, str, bool]]:
 
 
 def calls(command: str) -> list[list[str]]:
-    """Return a list of words for each program that a command line starts, where `&&` separates programs. `&` and a
-    redirection (`> FILE`) are left out."""
+    """Return the words of each program that a command line starts. Programs are separated by `&&`. The sign `&` at the
+    end of a line and a redirection (`> FILE`) are left out.
+    """
     found: list[list[str]] = [[]]
     for word in shlex.split(command):
         if word == "&&":
@@ -93,18 +97,22 @@ MADE = {
     if not stage.sharded
     for one in stage.outputs(Layout(Path("{RUN}")), *(f"{{{name}}}" for name in stage.names))
 }
-"""Commit records of the stages without shards. `{RUN}` stands for the folder of the run, and `{model}` and other names
-in braces for names that a stage needs."""
+"""The paths of the commit records that the stages without shards write. `{RUN}` stands for the folder of the run. Other
+names in braces, such as `{model}`, stand for the arguments of a stage.
+"""
 CONFIGURATIONS_ON_PAGES = [
     values for _, language, text in ALL_CODE if language == "yaml" and not named_places(values := yaml.safe_load(text))
 ]
-"""Configurations on the pages, except configurations with a user's module, which test_extending.py checks."""
+"""The configurations on the pages, as mappings. A configuration that names a user's module is left out, because
+test_extending.py checks it.
+"""
 CONFIGURATIONS = {f"{values['name']}.yaml": values for values in CONFIGURATIONS_ON_PAGES if "name" in values}
 
 
 def check_jointspace(words: list[str], whole: bool) -> None:
-    """Check that the command of jointspace in `words` exists, and that it has these options, by their present names,
-    and accepts their values. `words` are the words after `jointspace`.
+    """Check a call of jointspace. `words` are the words after `jointspace`: a command that exists, with options that
+    the command has under these names, and with values that they accept. A placeholder, such as COMMAND, stands for
+    every command.
 
     If the call is a `whole` line of a shell block, it must also have all arguments that the command needs.
     """
@@ -133,8 +141,9 @@ def check_jointspace(words: list[str], whole: bool) -> None:
 
 
 def check_snakemake(words: list[str], whole: bool) -> None:
-    """Check that the Snakefile makes the targets in `words`, the words after `snakemake`, and that the configuration
-    and the profiles exist and are valid. `whole` is not used."""
+    """Check a call of Snakemake. `words` are the words after `snakemake`: the Snakefile must make the targets, and the
+    configuration and the profiles must exist and be valid. `whole` is not used.
+    """
     from snakemake.cli import get_argument_parser, parse_config
 
     parsed = get_argument_parser().parse_args(words)
@@ -151,17 +160,19 @@ def check_snakemake(words: list[str], whole: bool) -> None:
 
 
 def check_pip(words: list[str], whole: bool) -> None:
-    """Check that the extras in `words`, the words after `pip`, exist in setup.cfg. `whole` is not used."""
+    """Check a call of pip. `words` are the words after `pip`: the first must be `install`, `download` or `wheel`, and
+    the extras must exist in setup.cfg. `whole` is not used.
+    """
     assert words[0] in ("install", "download", "wheel")
     for named in re.findall(r"\[(\w[\w-]*)\]", " ".join(words)):
         assert named in EXTRAS, f"no extra {named}"
 
 
 def check_python(words: list[str], whole: bool) -> None:
-    """Check the words after `python`: the module after `-m` must exist, or the file must exist and all options must
-    occur in it.
+    """Check a call of Python. `words` are the words after `python`: the module after `-m` must exist, or the script
+    must exist and contain all options of the call.
 
-    A file whose name is a placeholder is not checked. `whole` is not used.
+    A script whose name has a placeholder is not checked. `whole` is not used.
     """
     if words[0] == "-m":
         assert importlib.util.find_spec(words[1]), f"no module {words[1]}"
@@ -218,7 +229,9 @@ def test_options_and_modules_on_pages_exist() -> None:
 
 
 def test_every_extra_that_is_named_to_a_user_can_be_installed_by_that_name() -> None:
-    """Names of extras are normalised (PEP 685), because pip before 23.3 does not find other spellings."""
+    """The names of extras in setup.cfg and in messages are normalised (PEP 685), because pip before 23.3 does not find
+    other spellings.
+    """
     named = {spec.extra for spec in ENCODERS if spec.extra} | machine.EXTRAS.keys()
     assert named <= EXTRAS == machine.EXTRAS.keys()
     assert all(re.fullmatch("[a-z0-9]+(-[a-z0-9]+)*", name) for name in EXTRAS)
@@ -266,7 +279,9 @@ def test_links_inside_the_documentation_exist() -> None:
 
 @pytest.mark.slow
 def test_the_documentation_is_a_site_without_a_broken_link(tmp_path: Path) -> None:
-    """mkdocs checks anchors too. Every page is in the navigation, and no page loads files of other sites."""
+    """mkdocs finds no broken link or anchor. Every page is in the navigation, the tutorial loads no files of other
+    sites except those of the theme, and the page of the configuration has a heading for each key.
+    """
     pytest.importorskip("mkdocs", reason="the extra `docs` is not installed")
     built = tmp_path / "site"
     words = ["build", "--strict", "--config-file", str(ROOT / "mkdocs.yml"), "-d", str(built)]
@@ -291,7 +306,7 @@ def test_the_functions_from_a_photo_to_the_index_exist() -> None:
 
 
 def test_every_key_has_a_heading_on_the_page_of_the_configuration() -> None:
-    """mkdocs replaces the marker of the page by the lines of docs/hooks.py."""
+    """The hook of mkdocs in docs/hooks.py writes these headings in place of a marker on docs/configuration.md."""
     spec = importlib.util.spec_from_file_location("hooks", ROOT / "docs/hooks.py")
     assert spec and spec.loader
     hooks = importlib.util.module_from_spec(spec)
@@ -320,7 +335,9 @@ def test_one_tagline_describes_the_project() -> None:
 
 
 def test_every_command_in_a_message_exists() -> None:
-    """Commands in messages follow a backtick or a colon. Values in a message count as X."""
+    """The test checks commands that follow a backtick or a colon in the string literals of the project. Values in a
+    message count as X.
+    """
     wrong = []
     texts = list(literals("jointspace", "pipeline", "stages", code=True))
     found = [
@@ -342,7 +359,9 @@ def test_every_command_in_a_message_exists() -> None:
 
 
 def numbers(row: str, place: int = 0) -> list[float]:
-    """Return the number at `place` in each cell of a row of a table, for the cells that have numbers."""
+    """Return one number of each cell of a row of a Markdown table: the number at position `place` among the numbers of
+    the cell that have one decimal. The first cell and cells without such numbers are left out.
+    """
     return [float(found[place]) for cell in row.split("|")[2:] if (found := re.findall(r"\d+\.\d", cell))]
 
 
@@ -368,7 +387,9 @@ def test_the_text_about_joining_two_encoders_fits_its_table() -> None:
 
 
 def test_the_best_rows_of_the_readme_are_those_that_were_measured() -> None:
-    """A row of README.md has the recalls of both directions as in docs/measured.md, rounded alike."""
+    """Four rows of README.md have recalls. The recalls of each direction also stand in docs/measured.md, with the same
+    decimals.
+    """
     measured = (ROOT / "docs/measured.md").read_text()
     measured = re.sub(r" \([\d.]+-[\d.]+\)|\*\*", "", measured)
     recalls = re.compile(r"\d+\.\d / \d+\.\d / \d+\.\d")
@@ -389,7 +410,9 @@ def test_the_advice_on_the_number_of_captions_has_the_measured_recalls() -> None
 
 
 def test_every_table_of_measurements_has_its_method() -> None:
-    """The section "What each step gained" has no method, because each row is about another table."""
+    """The section "What each step gained" and the sections after it are not checked, because each of its rows belongs
+    to another table.
+    """
     page = (ROOT / "docs/measured.md").read_text().partition("## What each step gained")[0]
     sections = [one for one in re.split(r"\n##+ ", page)[1:] if "\n|---" in one]
     assert len(sections) > 10
@@ -404,8 +427,9 @@ def test_each_part_that_contributing_names_has_its_steps() -> None:
 
 
 def test_the_automatic_hubness_correction_tries_the_documented_methods() -> None:
-    """docs/models.md and the description of the key `hubness` name the methods that `auto` tries: all methods but
-    `csls`, whose values `nnn` tries as well."""
+    """docs/models.md and the description of the key `hubness` name the methods that `auto` tries. These are all methods
+    except `csls`, because `nnn` tries the values of `csls` too.
+    """
     tried = " and ".join(f"`{name}`" for name in METHODS if name != "csls")
     assert f"| `auto` | the best of {tried} on dev" in (ROOT / "docs/models.md").read_text()
     meant = " or ".join(name for name in METHODS if name != "csls")
@@ -415,7 +439,9 @@ def test_the_automatic_hubness_correction_tries_the_documented_methods() -> None
 
 
 def test_the_two_defaults_of_sorting_by_the_mean_are_documented() -> None:
-    """The command sorts 20 photos by default, and the server none."""
+    """By default, the command `search` sorts the 20 nearest photos by their distance to the mean, and the server sorts
+    none.
+    """
     command = cli.get_command(click.Context(cli), "search")
     assert command
     (option,) = (one for one in command.params if {"--among", "--rerank"} & set(one.opts))
@@ -431,8 +457,9 @@ def test_the_example_of_an_answer_has_the_fields_of_the_api() -> None:
 
 
 def test_every_exit_code_is_documented(tmp_path: Path) -> None:
-    """The table in docs/recovery.md has the exit code of every error class, and the codes 0 of success and 130 of an
-    interrupt, which have no error class."""
+    """The table in docs/recovery.md has the exit code of every error class. It also has 0 for success and 130 for an
+    interrupt, which have no error class.
+    """
     page = (ROOT / "docs/recovery.md").read_text()
     meanings = dict(re.findall(r"^\| (\d+) \| (.+) \|$", page, flags=re.M))
     kinds: list[type[JointspaceError]] = [JointspaceError]

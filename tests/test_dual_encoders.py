@@ -1,4 +1,4 @@
-"""Tests runs with a dual encoder, of photos with and without captions: all stages succeed, and photos are found."""
+"""Runs with a dual encoder on photos with and without captions: all stages succeed, and the photos are found."""
 
 import json
 import shutil
@@ -38,7 +38,9 @@ CONFIG = {
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make a run of 60 photos without captions, and call all of its stages with a dual encoder."""
+    """Make a run of 60 photos without captions, run all stages with a dual encoder and the model `zero-shot`, and
+    return the folder of the run.
+    """
     tmp_path = tmp_path_factory.mktemp("alone")
     run = tmp_path / "results/alone"
     run.mkdir(parents=True)
@@ -124,9 +126,10 @@ def test_photos_without_captions_get_a_line_by_captions_that_a_user_writes(run: 
 
 
 def write_captioned_photos(folder: Path, captioned: int, dev: int = 0) -> None:
-    """Draw 40 photos and write captions for the first `captioned` photos.
+    """Draw 40 photos into `folder`, and write captions.tsv for the first `captioned` photos.
 
-    If `dev` is not 0, draw `dev` more photos for each of dev and test, and write a list with the split of each photo.
+    If `dev` is not 0, draw `dev` more photos for each of the splits dev and test, and write splits.tsv with the split
+    of each photo.
     """
     names = draw(folder, 40 + 2 * dev, 0)
     captions = (f"{name}\t0\ta {name.partition('-')[0]} picture\n" for name in names[:captioned])
@@ -138,9 +141,8 @@ def write_captioned_photos(folder: Path, captioned: int, dev: int = 0) -> None:
 
 
 def run_with_clip(folder: Path) -> Path:
-    """Run `init --encoder clip` and all stages on the photos in `folder`, with a small random model as the weights.
-
-    Return the folder of the run.
+    """Run `init --encoder clip` and all stages on the photos in `folder / "photos"`, with a small random model in place
+    of the weights of CLIP. Return the folder of the run.
     """
     run = folder / "results/photos"
     run.mkdir(parents=True)
@@ -176,7 +178,9 @@ def test_result_of_clip_with_captions_is_at_least_that_of_zero_shot_on_dev(tmp_p
 
 @pytest.mark.parametrize(("captioned", "evaluated"), [(4, []), (30, ["zero-shot"])])
 def test_clip_with_few_captions_is_used_without_training(tmp_path: Path, captioned: int, evaluated: list[str]) -> None:
-    """With 4 captions there is no dev split, and with 30 it is too small to choose a model."""
+    """Only 4 or 30 of 40 photos have captions. With 4 captions there is no dev split, and with 30 the dev split is too
+    small to choose a model, but the model is evaluated.
+    """
     write_captioned_photos(tmp_path / "photos", captioned)
     run = run_with_clip(tmp_path)
     assert [path.name for path in (run / "index").iterdir()] == ["zero-shot"]

@@ -1,4 +1,6 @@
-"""Parts can be added as docs/extending.md describes: a user's own module, and a stage."""
+"""These tests show that parts can be added as docs/extending.md describes: in a user's own module, or as a file with a
+stage.
+"""
 
 import ast
 import json
@@ -50,7 +52,9 @@ def read(root, options):
     yield SentenceRecord("red.png", 0, "a red thing", "list", 1)
 """
 )
-"""The module of docs/extending.md, with an encoder of texts and a reader of collections."""
+"""A user's module: the first example of docs/extending.md, with an encoder of texts and a reader of collections
+added.
+"""
 LENGTHS = '''"""`count-lengths`: how many words the sentences have."""
 
 from pipeline.run import Job, stage
@@ -80,8 +84,8 @@ PARTS = {
 
 @pytest.fixture
 def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Write the module `mine.py` into a folder in which Python finds it, and yield the folder. No code of users is
-    allowed yet.
+    """Write the module `mine.py` into a folder in which Python finds it, and yield the folder. The user has not yet
+    allowed the code of the module.
     """
     (tmp_path / "mine.py").write_text(MINE)
     monkeypatch.syspath_prepend(tmp_path)
@@ -92,7 +96,7 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def printed(result: subprocess.CompletedProcess) -> str:
-    """Return the output of a program, which must have succeeded."""
+    """Return the output of a program. The test fails if the program has failed."""
     assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-5000:]
     return result.stdout
 
@@ -123,7 +127,7 @@ def test_a_model_and_encoders_may_be_in_a_users_module(mine: Path) -> None:
 
     assert [Path(found["path"]).name.partition("-")[0] for found in search("a blue picture")] == ["blue"] * 3
     photograph = next((run / "data").glob("red-*.png"))
-    for left_out in places:  # an index imports only code that the user has named
+    for left_out in places:  # An index imports only code that the user has named.
         named = [word for place in places if place != left_out for word in ("--allow", place)]
         query = ["--image", photograph] if left_out == "mine:CellColours" else ["a red picture"]
         refused = forked_programs.jointspace(mine, *named, *asking, *query)
@@ -140,7 +144,9 @@ def test_a_format_may_be_a_reader_in_a_users_module(mine: Path) -> None:
 
 
 def test_a_stage_is_added_by_one_file(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The Snakefile makes a rule for the new stage. The configuration of the run uses the module, too."""
+    """The Snakefile makes a rule for the new stage, also if the configuration of the run names parts of a user's
+    module.
+    """
     run = make_run(mine / "run")
     (mine / "count_lengths.py").write_text(LENGTHS)
     monkeypatch.setitem(COMMANDS, "count-lengths", "count_lengths")  # as if the file were in a folder of `stages`
@@ -152,7 +158,9 @@ def test_a_stage_is_added_by_one_file(mine: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_steps_to_an_encoder_name_existing_files_and_names() -> None:
-    """A step pairs a name with the file after it (`NAME` in `FILE`, `FILE` ... `NAME` there)."""
+    """The section "An encoder" of docs/extending.md pairs names with files, as `NAME` in `FILE`. Each file contains the
+    names that are paired with it, and each name is defined in one of the files.
+    """
     page = (ROOT / "docs/extending.md").read_text()
     section = page.partition("## An encoder")[2].partition("\n## ")[0]
     files = [ROOT / file for file in dict.fromkeys(re.findall(r"`([\w/]+\.py)`", section))]
@@ -165,8 +173,9 @@ def test_the_steps_to_an_encoder_name_existing_files_and_names() -> None:
 
 
 def test_an_encoder_of_texts_is_added_by_few_lines() -> None:
-    """The count has the files of the steps for an encoder of texts. For two of these files it has only the named
-    parts."""
+    """To add an encoder of texts, a user has to read at most 550 lines: the section "An encoder" of docs/extending.md,
+    three whole files that it names, and four classes of two other files.
+    """
     whole = ("encoders/text_encoder.py", "encoders/averaged.py", "encoders/material.py")
     lines = sum(len((ROOT / "pipeline" / file).read_text().splitlines()) for file in whole)
     parts = {

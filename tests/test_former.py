@@ -1,5 +1,6 @@
-"""Tests that configurations and runs of the previous version, in `former`, load with a warning that has the new
-spelling."""
+"""These tests show that configurations, runs, commands and options in the spelling of the previous version still work,
+with a warning that has the new spelling.
+"""
 
 import logging
 import re
@@ -56,7 +57,7 @@ query_text_encoders:
 study:
   encoders: [{name: studied, kind: standard}]
 """
-"""The content of `former/encoders.yaml` in the spelling of this version."""
+"""The content of tests/former/encoders.yaml in the spelling of this version."""
 
 
 def test_former_key_of_the_papers_has_no_effect(caplog: pytest.LogCaptureFixture) -> None:
@@ -105,9 +106,10 @@ def test_a_key_without_effect_is_left_out_with_a_warning(caplog: pytest.LogCaptu
 
 @pytest.fixture(scope="module")
 def former_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of a run of the previous version.
+    """Unpack a run of the previous version, and return its folder, which has the collection in `data` and the run in
+    `results/colours`.
 
-    It has the features of one network, the vectors of two text encoders, a model and its index.
+    The run has the features of one network, the vectors of two text encoders, a model and its index.
     """
     with zipfile.ZipFile(FORMER / "run.zip") as archive:
         archive.extractall(folder := tmp_path_factory.mktemp("former"))
@@ -137,7 +139,9 @@ def test_the_index_of_a_former_run_answers_text_queries_and_photos(former_run: P
 
 
 def test_artefacts_made_from_former_encoders_are_still_valid(former_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The renamed stage prepares the encoders once more, and they get the same digests."""
+    """The stage `prepare_encoder`, which has replaced a stage of the previous version, prepares the text encoders
+    again. The encoder `glove` keeps its digest, and the vectors of all sentences are still up to date.
+    """
     monkeypatch.chdir(former_run)
     run = Run(former_run / "results/colours")
     before = read_commit(run.layout.text_encoder("glove").commit).digest

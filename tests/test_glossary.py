@@ -1,4 +1,4 @@
-"""The texts that users read have one word for each thing.
+"""These tests show that the texts that users read have one word for each thing.
 
 The tests check prose outside of code. Names in code, such as keys of a configuration, columns of a table, fields of the
 API and options, may still have an older word. The two renamed options of FORBIDDEN may be named only in CHANGELOG.md.
@@ -30,18 +30,20 @@ FORBIDDEN = {
     "--force": r"--again\b",
     "--gpus": r"--cards\b",
 }
-"""The word of the glossary -> the pattern of the words that must not be used instead."""
+"""Mapping from a word of the glossary to a regular expression of words that a text must not use in its place."""
 MARKDOWN_CODE = re.compile(r"^```.*?^```$|`[^`\n]+(?:\n[^`\n]+)*`|\]\([^)]*\)", re.M | re.S)
-"""Code and link targets of a page."""
+"""Blocks of code, code spans and link targets of a Markdown page."""
 JINJA = re.compile(r"\{[%{#].*?[%}#]\}", re.S)
 JAVASCRIPT_STRING = re.compile(r"\"(?:[^\"\\\n]|\\.)*\"|'(?:[^'\\\n]|\\.)*'|`(?:[^`\\]|\\.)*`")
 
 Text = tuple[str, str]
-"""A place, such as a file with a line, and a text that users read there."""
+"""A pair: the place where users read a text, such as a file with a line, and the text."""
 
 
 def page_texts(*patterns: str, outside: str = "-") -> Iterator[Text]:
-    """Yield the prose of Markdown pages except the page `outside`, and names of options even if they are code."""
+    """Yield the prose of the Markdown pages that match `patterns` (glob patterns), except the page `outside`. The names
+    of options in code are also yielded, except for CHANGELOG.md.
+    """
     for page in sorted({path for pattern in patterns for path in ROOT.glob(pattern)} - {ROOT / outside}):
         text = page.read_text(encoding="utf-8")
         yield page.relative_to(ROOT).as_posix(), MARKDOWN_CODE.sub(" ", text)
@@ -50,7 +52,9 @@ def page_texts(*patterns: str, outside: str = "-") -> Iterator[Text]:
 
 
 def other_pages() -> Iterator[Text]:
-    """Yield the captions of Snakemake's report, the text of the notebook, and the comments of config/default.yaml."""
+    """Yield the captions of Snakemake's report, the text of the notebook, the comments of config/default.yaml, and the
+    words in docs/architecture.svg.
+    """
     for path in sorted((ROOT / "docs/captions").glob("*.rst")):
         yield path.name, JINJA.sub(" ", path.read_text())
     for path in sorted((ROOT / "examples").glob("*.ipynb")):
@@ -63,7 +67,9 @@ def other_pages() -> Iterator[Text]:
 
 
 def help_texts(group: click.Group = cli, path: str = "jointspace") -> Iterator[Text]:
-    """Yield the help of every command and of each of its options and arguments, also of commands in groups."""
+    """Yield the help of `group`, the group of commands that is called by `path`, and of all commands in it, also in
+    groups below it. The help of a command includes its options and arguments.
+    """
     context = click.Context(group)
     for name in group.list_commands(context):
         command = group.get_command(context, name)
@@ -75,10 +81,10 @@ def help_texts(group: click.Group = cli, path: str = "jointspace") -> Iterator[T
 
 
 def template_texts() -> Iterator[Text]:
-    """Yield the visible text of the search page and of the report, and the strings of their programs.
+    """Yield the visible text of the search page and of the report, and the strings in their JavaScript and Jinja code.
 
-    A string without a space is a name in the program and not a text, unless it begins with a capital letter. A
-    string that begins with a sign is a selector of CSS, or HTML.
+    A string without a space is left out, unless it begins with a capital letter, because it is a name in the program. A
+    string that begins with `#`, `.`, `[` or `<` is left out too, because it is a selector of CSS, or HTML.
     """
     for path in sorted(ROOT.glob("pipeline/*/templates/*")):
         text = path.read_text(encoding="utf-8")
@@ -93,10 +99,10 @@ def template_texts() -> Iterator[Text]:
 
 
 def literals(*folders: str, outside: str = "-", code: bool = False) -> Iterator[Text]:
-    """Yield the string literals with a space in the Python files of folders, except docstrings.
+    """Yield the string literals that contain a space in the Python files of `folders`, except docstrings.
 
     Values in an f-string count as X. Files whose path begins with `outside` are left out. Parts in backticks are
-    left out unless `code` is true.
+    removed unless `code` is true.
     """
     for path in sorted(file for folder in folders for file in (ROOT / folder).rglob("*.py")):
         place = path.relative_to(ROOT).as_posix()

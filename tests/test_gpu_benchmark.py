@@ -1,4 +1,6 @@
-"""The benchmark for GPUs runs on a CPU, with no more libraries than a machine with a GPU may have."""
+"""These tests show that the benchmark for GPUs runs on a CPU, with no more libraries than a machine with a GPU may
+have, and that its verdict follows from its results.
+"""
 
 import argparse
 import json
@@ -22,7 +24,7 @@ ABSENT = (
     "snakemake", "dask", "distributed", "simplemma", "matplotlib", "fastapi", "starlette", "uvicorn",
     "prometheus_client", "spacy", "skimage", "timm",
 )  # fmt: skip
-"""Modules that a machine with torch may lack. Without timm, ViT-L/16 is left out and named."""
+"""Modules that a machine with torch may lack. Without `timm`, the benchmark skips ViT-L/16 and says so."""
 RESULT = {"part", "name", "variant", "value", "unit", "precision", "device"}
 
 

@@ -1,4 +1,4 @@
-"""A collection grows by a shard, and images are removed from it."""
+"""These tests show that a collection grows by a shard, and that images are removed from it."""
 
 import json
 import re
@@ -34,7 +34,7 @@ CONFIG = {
 }
 WORDS = ("red", "green", "blue", "small", "large", "round")
 REMOVED_IMAGE = 30
-"""The number of the image that is removed. It is in the second shard."""
+"""Number of the image that is removed. The image is in the second shard."""
 
 
 def add_images(data: Path, numbers: range) -> None:
@@ -55,7 +55,9 @@ def make(folder: Path, *arguments: str, takedown: str | None = None) -> str:
 
 @pytest.fixture(scope="module")
 def fitted(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make a run on two shards with a frozen vocabulary."""
+    """Make a collection of two shards, run the whole workflow with a frozen vocabulary, and return the folder of
+    both.
+    """
     folder = tmp_path_factory.mktemp("grow")
     add_images(folder / "data", range(2 * SHARD))
     vocabulary = {
@@ -87,8 +89,10 @@ def test_only_a_new_shard_and_the_sums_are_computed(fitted: Path) -> None:
 
 @pytest.mark.slow
 def test_a_removed_image_leaves_no_trace(fitted: Path, tmp_path: Path) -> None:
-    """Only removed.txt may still contain the name or the hash of the image. No other file of the run contains its name,
-    text, hash or features. The files of the last shard, which the smaller collection does not need, are removed too."""
+    """One image is removed by the command `remove`, and 17 other images of its shard by the takedown list. After a new
+    run, only removed.txt may still contain the name or the hash of the first image. No other file of the run contains
+    its name, caption, hash or features.
+    """
     run = tmp_path / "run"
     shutil.copytree(fitted, run)
     features = Shard(run / "results/grow/features/untrained/shard-00001.h5", FEATURES)["features"]
@@ -114,7 +118,9 @@ def test_a_removed_image_leaves_no_trace(fitted: Path, tmp_path: Path) -> None:
 
 
 def files_containing(trace: bytes, folder: Path) -> list[Path]:
-    """Return the files under `folder` that contain `trace`. Parquet files are read as tables."""
+    """Return the files under `folder` that contain `trace`. In a Parquet file, the values of the table are searched
+    too.
+    """
     files = [path for path in folder.rglob("*") if path.is_file()]
     return [path for path in files if trace in path.read_bytes() or trace in _text(path)]
 

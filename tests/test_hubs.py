@@ -1,4 +1,6 @@
-"""Tests of the configurations that come with networks of other libraries, which may be hostile."""
+"""These tests show that a hostile configuration of a network from another library is refused, and an honest one
+accepted.
+"""
 
 from typing import Any
 

@@ -1,5 +1,5 @@
-"""Shards, sums and manifests are the same whether one process, several processes, GPUs or Dask workers make them, even
-if a worker is killed.
+"""These tests show that shards, sums and manifests are the same whether one process, several processes, GPUs or Dask
+workers make them, even if a worker is killed.
 """
 
 import os
@@ -30,8 +30,9 @@ CLUSTER = {"scheduler": "local", "cluster": {"workers": 2}}
 
 
 def encoded(run: Path, how: dict, again: bool = True, stage: Stage = slow_encoding) -> dict[str, bytes]:
-    """Make the shards of sentences with the configuration `how`, and return the bytes of their files and commit
-    records. With `again`, shards that exist are made anew."""
+    """Run a stage that encodes sentences with `tfidf`, and return the bytes of the shards and of their commit records
+    by file name. `how` changes the configuration of the run. With `again`, shards that exist are encoded again.
+    """
     write_config(run, how)
     runner.run_stage(Run(run), stage, ("tfidf",), again=again)
     return {path.name: path.read_bytes() for path in sorted((run / "text/tfidf").glob("shard-*"))}
@@ -39,8 +40,8 @@ def encoded(run: Path, how: dict, again: bool = True, stage: Stage = slow_encodi
 
 @contextmanager
 def killing(run: Path, count: int) -> Iterator[None]:
-    """Kill the first other process that has begun `count` shards, while the context lasts. There must be such a
-    process.
+    """Kill the first other process that has begun `count` shards of the run, while the context lasts. The test fails if
+    there is no such process.
     """
 
     def kill() -> None:
@@ -93,8 +94,8 @@ def test_results_are_combined_in_the_order_of_the_items() -> None:
 
 @contextmanager
 def losing_a_worker(begun: Callable[[int], bool]) -> Iterator[str]:
-    """Yield the address of a cluster of two workers. One worker is killed as soon as `begun` returns true for its
-    process id.
+    """Yield the address of a Dask cluster of two workers. One worker is killed as soon as `begun` returns true for the
+    process id of this worker. The test fails if this does not happen.
     """
     distributed = pytest.importorskip("distributed")
     with distributed.LocalCluster(2, threads_per_worker=1, dashboard_address=None) as cluster:

@@ -1,4 +1,4 @@
-"""Every registered model keeps one contract, however it is made, with and without hubness correction."""
+"""Every registered model keeps one contract, whichever stage makes it, with and without hubness correction."""
 
 from dataclasses import dataclass, replace
 from functools import cache
@@ -30,13 +30,13 @@ TRAINED = [spec.name for spec in made_by("train")]
 LEARNED = [*FITTED, *TRANSFERRED, *TRAINED]
 CORRECTED = [f"{spec.name}-csls" for spec in MODELS if spec.made_by != "combine"]
 SETS = {"loss": "ranking", "margin": 1.0, "epochs": 6}
-"""Settings of all multi-vector models except `fragments`."""
+"""Settings of the trainings of all multi-vector models except `fragments`."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """A model and data that it has not seen: features, sentences in every form, the image of each sentence, and regions
-    if the model needs them.
+    """A model, and data with which it was not trained: features by encoder, sentences in each form that the model
+    takes, the image of each sentence, and regions if the model needs them.
     """
 
     model: Any
@@ -64,9 +64,10 @@ class Case:
 
 @cache
 def make_case(name: str) -> Case:
-    """Make the case of a name as the stage of its model would.
+    """Make a model as its stage does, and return the model with data that it has not seen.
 
-    `name` is a registered model, `NAME, TRAINING` for a linear model, or `NAME-csls`.
+    `name` is a registered model, `NAME, TRAINING` for a linear model with another kind of training, or NAME-csls for a
+    model with hubness correction.
     """
     if name.endswith("-csls"):
         return correct(make_case(name.removesuffix("-csls")))
@@ -98,7 +99,9 @@ def make_case(name: str) -> Case:
 
 @cache
 def fitted(name: str) -> Any:
-    """Fit the model `NAME` or `NAME, TRAINING`, and return the model with the parameters that were chosen."""
+    """Fit the linear model `NAME` or `NAME, TRAINING` to synthetic data. Return the model together with its trials and
+    the parameters that were chosen.
+    """
     name, _, training = name.partition(", ")
     return model_spec(name).load().fit(make_fit_task(name, training or "target")[0])
 
@@ -113,7 +116,9 @@ def correct(case: Case) -> Case:
 
 
 def parts(found: np.ndarray | MultiVectors) -> list[np.ndarray]:
-    """Return the arrays of embedded items."""
+    """Return the arrays of embedded images or sentences: one array, or the item vectors and any global vectors of a
+    multi-vector model.
+    """
     if isinstance(found, MultiVectors):
         return [np.asarray(one) for one in (found.vectors, found.globals) if one is not None]
     return [found]
@@ -144,7 +149,9 @@ def test_images_and_sentences_are_finite_rows_of_one_space(case: Case) -> None:
 
 
 def test_ranks_of_unseen_pairs_are_far_better_than_chance(learned: Case) -> None:
-    """Random vectors have median ranks of 20 and 27 for multi-vector models, and 30 for all other models."""
+    """With random vectors, the median rank from sentence to image would be about 20 for multi-vector models and 30 for
+    all other models. From image to sentence, it would be about 24 for multi-vector models.
+    """
     images = learned.images()
     texts = learned.texts()
     if learned.model.multi_vector:
@@ -167,7 +174,7 @@ def test_a_model_is_restored_from_its_parts(case: Case) -> None:
 
 
 def test_empty_and_long_inputs_become_finite_vectors(learned: Case) -> None:
-    """Cover an image without features, and captions of no word, of unknown words, and of 500 words."""
+    """The inputs are images whose features are zero, and captions of no word, of unknown words, and of 500 words."""
     before = {name: block.copy() for name, block in learned.features.items()}
     learned.images()
     assert all(np.array_equal(block, before[name]) for name, block in learned.features.items())
@@ -209,7 +216,7 @@ def test_no_rows_give_an_empty_block_and_a_row_does_not_depend_on_others(name: s
             assert empty.shape == (0, full.shape[1]) and empty.dtype == single.dtype == full.dtype == np.float32
             assert np.isfinite(single).all()
         among = many.between(2, 3).vectors if isinstance(many, MultiVectors) else many[2:3]
-        np.testing.assert_allclose(parts(one)[0], among, atol=1e-4)  # the rounding depends on the size of the product
+        np.testing.assert_allclose(parts(one)[0], among, atol=1e-4)  # Rounding depends on the number of rows.
 
 
 # --- models that `fit` makes
@@ -217,7 +224,9 @@ def test_no_rows_give_an_empty_block_and_a_row_does_not_depend_on_others(name: s
 
 @pytest.mark.parametrize("name", [*FITTED, *TRANSFERRED])
 def test_blocks_without_images_or_sentences_change_no_fit(name: str) -> None:
-    """Shards of a collection may have no image of the train split."""
+    """The blocks of the training data are divided, and blocks without images are put between them. Such blocks occur
+    because a shard of a collection may have no image of the train split.
+    """
     name, _, training = name.partition(", ")
     task, dev = make_fit_task(name, training or "target")
 
@@ -241,7 +250,7 @@ def test_blocks_without_images_or_sentences_change_no_fit(name: str) -> None:
         (same.embed_images(dev.features), whole.embed_images(dev.features)),
         (same.embed_sentences(dev.sentences), whole.embed_sentences(dev.sentences)),
     ):
-        np.testing.assert_allclose(found, expected, atol=1e-3)  # the sums in single precision have another order
+        np.testing.assert_allclose(found, expected, atol=1e-3)  # The sums in single precision have another order.
 
 
 @pytest.mark.parametrize("name", [*FITTED, *TRANSFERRED])

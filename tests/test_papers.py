@@ -1,4 +1,4 @@
-"""The configurations of the papers, their stored results and their pages."""
+"""Tests of the configurations of the papers, of their stored results, and of the pages that show the results."""
 
 import json
 import re
@@ -20,7 +20,7 @@ from stages.papers.reproduce import digest_configuration
 
 FOLDER = Path(__file__).parents[1] / "config/papers"
 CHANGES = ("coco", "flickr30k", "pascal1k")
-"""Files that change the configuration of a paper for another collection."""
+"""Names of the files that change the configuration of a paper for another collection."""
 PAPERS = [path for path in sorted(FOLDER.glob("*.yaml")) if path.stem not in CHANGES]
 DOCS = FOLDER.parents[1] / "docs"
 STORED = sorted((DOCS / "papers/results").glob("*.json"))
@@ -42,7 +42,9 @@ def test_every_papers_configuration_is_valid_and_trains_each_network_thrice(path
 
 
 def public_changes(path: Path) -> dict[str, Any]:
-    """Return the documented changes for the public archives, with the encoders of the paper's configuration `path`."""
+    """Return the changes that docs/papers.md lists for the public archives. Of their encoders, only those that the
+    paper's configuration `path` names are kept.
+    """
     block = (DOCS / "papers.md").read_text().partition("```yaml\n")[2].partition("```")[0]
     public = yaml.safe_load(block)
     names = {encoder["name"] for encoder in read_mapping(path)["encoders"]}
@@ -57,9 +59,10 @@ def test_the_documented_changes_of_a_paper_for_the_public_archives_are_valid(pat
 
 
 def write_archive(folder: Path, dataset: str, photos: dict[str, tuple[str, list[str]]], below: str = "") -> None:
-    """Write the JSON file of Karpathy's archive for `photos`, which maps a file name to its split and captions.
+    """Write the JSON file of Karpathy's archive `dataset` into `folder`. `photos` maps a file name to its split and
+    captions.
 
-    If `below` is not empty, it is the folder of each photo, as in the archive of COCO.
+    `below` is the folder of the photos inside the archive, as in the archive of COCO, or "" if there is none.
     """
     images = [
         {"filename": name, "split": split, "sentences": [{"raw": text, "tokens": text.split()} for text in texts]}
@@ -76,7 +79,9 @@ def write_archive(folder: Path, dataset: str, photos: dict[str, tuple[str, list[
 def test_a_papers_systems_are_planned_for_another_archive(
     paper: str, collection: str, below: str, tmp_path: Path
 ) -> None:
-    """A dry run plans the trainings of the paper's configuration, from a folder in the layout of the archive."""
+    """A dry run reads a collection in the layout of the archive, and plans the trainings of all systems of the
+    paper.
+    """
     splits = {"a.jpg": "train", "b.jpg": "restval", "c.jpg": "val", "d.jpg": "test"}
     photos = {name: (split, [f"a dog number {k}" for k in range(5)]) for name, split in splits.items()}
     write_archive(tmp_path / collection, collection, photos, below)
@@ -107,7 +112,7 @@ def test_pascal1k_has_the_settings_of_socher_for_other_photos() -> None:
 
 
 def test_the_pages_show_the_stored_results() -> None:
-    """`python -m pipeline.papers.tables` writes the pages again."""
+    """The pages have exactly the results that `python -m pipeline.papers.tables` would write into them."""
     pages = refreshed(DOCS)
     assert len(pages) == 6
     for path, text in pages.items():
@@ -139,7 +144,9 @@ def test_a_line_about_a_run_says_what_is_known() -> None:
 
 
 def numbers_of(value: object) -> Iterator[float]:
-    """Yield all numbers of a JSON or YAML value, including the numbers in its strings."""
+    """Yield all numbers of a value from JSON or YAML: numbers in mappings and lists, keys that are numbers, and numbers
+    inside strings.
+    """
     if isinstance(value, dict):
         value = [*value.keys(), *value.values()]
     if isinstance(value, list | tuple):
@@ -156,16 +163,19 @@ UNCHECKED = re.compile(
     r"<!-- .*?<!-- end -->|```.*?```|`[^`]*`|\]\(.*?\)|SqueezeNet 1\.0|[Ss]ections? \d(?:\.\d)?(?:(?:, | and )\d\.\d)*",
     re.DOTALL,
 )
-"""Parts of a page whose numbers are not checked: tables (another test compares them), code, addresses, versions, and
-numbers of sections."""
+"""Parts of a page whose numbers are not checked: tables, which another test compares, code, addresses of links, one
+version, and numbers of sections.
+"""
 PUBLISHED_IN_TEXT = {25.3, 0.0001}
-"""Numbers that Socher et al. have outside of their tables: a rank in section 6.3, and the learning rate."""
+"""Numbers that Socher et al. state outside of their tables: a rank in section 6.3, and the learning rate."""
 PAGES = [DOCS / "papers.md", *sorted((DOCS / "papers").glob("*.md"))]
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
 def test_every_measured_number_in_the_text_of_a_page_is_stored(path: Path) -> None:
-    """Each number with decimals or in percent must be in a result of the page, a published table or a configuration."""
+    """Each number with decimals or in percent must be in a result that the page shows, in a published table, or in a
+    configuration.
+    """
     page = path.read_text(encoding="utf-8")
     shown = set(re.findall(r"<!-- \w+ (\w+)", page))
     sources: list[object] = [json.loads(stored.read_text()) for stored in STORED if stored.stem in shown]
@@ -179,7 +189,7 @@ def test_every_measured_number_in_the_text_of_a_page_is_stored(path: Path) -> No
 
 
 def is_known(number: str, known: set[float]) -> bool:
-    """Return whether a stored number rounds to `number`."""
+    """Return whether one of the numbers `known` rounds to `number`, with the decimals that `number` has."""
     value = float(number.replace(",", ""))
     digits = len(number.partition(".")[2])
     return any(abs(one - value) <= 0.5 * 10**-digits + 1e-9 for one in known)
@@ -197,14 +207,15 @@ SMOKE = {
     "evaluate": {"bootstrap": 50, "splits": ["test"], "folds": 1}, "describe": {"candidates": 5, "meteor": False},
     "study": {**TINY["study"], "encoders": []},
 }  # fmt: skip
-"""Settings that shorten all grids and trainings, and that need no detector and no parser."""
+"""Settings that shorten all searches for parameters, and that need no detector and no parser."""
 DEMO = {"data_root": "demo", "demo": {**TINY["demo"], "weak": 0, "generate": True}}
-"""Settings of the demo, whose photos are in the archive of a smoke test."""
+"""Settings of the demo whose photos and captions become the archive of a smoke test."""
 
 
 def smoke(path: Path) -> dict[str, Any]:
-    """Return the configuration of a paper for a public archive, with untrained networks, one seed per system and one
-    epoch."""
+    """Return the configuration of the paper `path` for a public archive, changed for a short run: untrained networks,
+    and one seed and one epoch for each system that has several seeds.
+    """
     paper = read_mapping(path)
     config = load(path)
     short = {"epochs": 1, "patience": 1}
@@ -224,9 +235,8 @@ def smoke(path: Path) -> dict[str, Any]:
 
 
 def archive_demo(folder: Path) -> None:
-    """Copy the photos and captions of the demo in `folder` to `flickr8k`, in the layout of Karpathy's archive.
-
-    The trees and the boxes of the demo are copied too.
+    """Copy the photos and captions of the collection `demo` in `folder` to the collection `flickr8k` in `folder`, in
+    the layout of Karpathy's archive. The parses and the boxes are copied too.
     """
     demo = folder / "demo"
     archive = folder / "flickr8k"

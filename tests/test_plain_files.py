@@ -46,7 +46,7 @@ def test_a_file_that_is_not_text_is_named(tmp_path: Path, data: bytes | None, li
 
 
 def test_a_damaged_archive_is_named(tmp_path: Path) -> None:
-    """The compressed data is wrong in one archive, and the end is missing in the other."""
+    """The compressed data is wrong in one gzip file, and the end is missing in the other."""
     packed = gzip.compress(b"a line\n" * 99)
     for data in (packed[:10] + b"\xff" * 9 + packed[19:], packed[:-9]):
         (tmp_path / "text.gz").write_bytes(data)

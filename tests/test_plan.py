@@ -1,4 +1,6 @@
-"""`plan` estimates a run from measurements on this machine, and `doctor` inspects the machine."""
+"""These tests show that `plan` estimates a run from measurements on this machine, and that `doctor` inspects the
+machine.
+"""
 
 import json
 from functools import cache
@@ -59,7 +61,7 @@ def test_plan_estimates_the_hours_and_bytes_of_a_collection_that_does_not_exist(
 
 
 def test_doctor_reports_the_machine_and_missing_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # The function reads the lists of all installed distributions, so its result is kept.
+    # The function reads the lists of all installed distributions, so its result is cached for this test.
     distributions = cache(machine.metadata.packages_distributions)
     monkeypatch.setattr(machine.metadata, "packages_distributions", distributions)
     result = CliRunner().invoke(doctor, ["--disk", str(tmp_path / "not/yet")])

@@ -1,4 +1,4 @@
-"""Tests that control characters in captions, names and paths are printed as text."""
+"""These tests show that control characters in captions, names and paths are shown as text."""
 
 import json
 import logging
@@ -13,12 +13,16 @@ from pipeline.printable import printable, printable_json
 from stages.cli import OneLine, main
 
 HARMFUL_TEXT = "a\x1b]0;title\x07 dog\rgone\x9b2J\x7f \u202egpj.exe\u2066\u2028\n \ud800"
-"""A text that sets a title, overwrites the line, clears the screen, reverses letters, and is not UTF-8."""
+"""A text that sets the title of a terminal, overwrites the line, clears the screen, reverses letters, and cannot be
+encoded in UTF-8.
+"""
 HARMLESS_TEXT = 'Größe 犬 🐕 naïve e\u0301 \u200d don\'t \\ "x"'
 
 
 def is_harmless(text: str) -> bool:
-    """Return whether a text has only lines of harmless characters, by the categories of Unicode."""
+    """Return whether a text has only harmless characters and line feeds, by the categories of Unicode. Harmful
+    characters are control characters, surrogates, line separators, and characters that change the direction of text.
+    """
     turning = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
     return not any(
         unicodedata.category(one) in ("Cc", "Cs", "Zl", "Zp") or unicodedata.bidirectional(one) in turning
@@ -45,8 +49,8 @@ def test_errors_and_messages_quote_what_they_were_given(
     run: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = "x\x1b]0;t\x07\r\x9b\u202e"
-    monkeypatch.setattr("gc.disable", lambda: None)  # main() disables it at the end of the process
-    monkeypatch.setattr(runtime, "configure", lambda threads: None)  # a process may call it only once
+    monkeypatch.setattr("gc.disable", lambda: None)  # main() calls `gc.disable` at the end of its process.
+    monkeypatch.setattr(runtime, "configure", lambda threads: None)  # A process may call `configure` only once.
     commands = [("search", "--index", run / name, "dog"), ("explain", run, name), ("verify", run / name)]
     for words in [*commands, (name,)]:
         monkeypatch.setattr("sys.argv", ["jointspace", *map(str, words)])

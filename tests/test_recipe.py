@@ -1,4 +1,6 @@
-"""The recipe of an index gives the scores and the likely matches of a search, in an interpreter with NumPy alone."""
+"""These tests show that the recipe of an index gives the scores and the likely matches of a search, in an interpreter
+with NumPy alone.
+"""
 
 import json
 import re
@@ -61,9 +63,11 @@ print(sorted(set(others) & sys.modules.keys()))
 
 
 def run_recipes(path: Path, *recipes: tuple[Path, dict[str, np.ndarray]]) -> list[dict[str, np.ndarray]]:
-    """Run exported recipes with the standard library and NumPy alone. Return the scores and the likely matches.
+    """Run exported recipes with the standard library and NumPy alone, and return the results of each recipe.
 
-    A recipe is its folder, and a mapping with the vectors `SIDE/ENCODER` of queries and the vectors `gallery`.
+    Each of `recipes` has the folder of the recipe, and a mapping with the vectors of queries by `SIDE/ENCODER` and the
+    vectors of the images, `gallery`. SIDE is `images` or `texts`. The results are the scores (queries, images) by SIDE,
+    and by `likely SIDE` whether each image is a likely match.
     """
     alone = path / "numpy-alone"
     alone.mkdir(exist_ok=True)
@@ -82,7 +86,7 @@ def write_index_of(folder: Path, registered: str, case: Case) -> jointspace.Inde
     """Write an index of the images of a case, as `build-index` does, to `folder`, and return the opened index.
 
     `registered` is the name of the registered model. Image i has the path `i`. The index has no captions and no
-    encoders. The model is also written to a folder next to `folder`.
+    encoders. The model is also written to a folder beside `folder`.
     """
     vectors = case.images()
     writer = IndexWriter(folder)
@@ -121,8 +125,9 @@ def searched(index: jointspace.Index, queries: np.ndarray) -> np.ndarray:
 
 
 def assert_same_scores(found: np.ndarray, expected: np.ndarray) -> None:
-    """Compare scores with a tolerance of 1e-6, or of 1e-6 times the greatest magnitude of an expected score if that is
-    greater than 1."""
+    """Check that scores are equal, with a tolerance of 1e-6, or of 1e-6 times the greatest magnitude of an expected
+    score if the magnitude is greater than 1.
+    """
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6 * max(1, np.abs(expected).max()))
 
 
@@ -133,7 +138,11 @@ CASES = [*FITTED, *TRANSFERRED, "ncca, sae, tanh", "ncca, sae, paper", *KERNELS,
 
 
 def case_of(name: str) -> Case:
-    """Return a case of tests/test_models.py, or of a kernel, a score of kernel CCA, a rule of `sae` or one layer."""
+    """Return the model `name` and data that it has not seen.
+
+    `name` is a name of tests/test_models.py, `projector, one layer`, `ncca, sae, RULE`, or `kcca, SETTING`, where
+    SETTING is a kernel, or a score (`product` or `distance`) with the kernel `rbf`.
+    """
     registered, _, setting = name.partition(", ")
     if setting == "one layer":
         task = make_task_of(registered, layers=1)
@@ -192,7 +201,9 @@ def test_models_that_need_more_than_a_recipe_has_are_refused(name: str, tmp_path
 def test_recipe_that_differs_from_its_model_is_refused(
     side: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The model returns the columns of one side in reverse order, which a recipe does not know."""
+    """The model returns the columns of one side in reverse order, so the recipe would compute other vectors than the
+    model.
+    """
     case = case_of("ncca")
     write_index_of(tmp_path / "index", "ncca", case)
     name = {"images": "embed_images", "texts": "embed_sentences"}[side]
@@ -203,7 +214,9 @@ def test_recipe_that_differs_from_its_model_is_refused(
 
 
 def test_recipe_of_several_encoders_ranks_photos_with_several_captions(tmp_path: Path) -> None:
-    """The space has two image encoders and two text encoders, one of them sparse. One photo remains in the index."""
+    """The space has two image encoders and two text encoders, one of which has sparse vectors. One index has all 60
+    photos, and a second index has one photo.
+    """
     rng = np.random.default_rng(0)
     meaning = rng.random((60, 6))
     owners = np.repeat(np.arange(60), 2)
@@ -246,7 +259,9 @@ def test_recipe_marks_the_likely_matches_of_a_search(calibrated: Path, name: str
 
 
 def test_recipe_centres_the_vectors_of_a_text_encoder(tmp_path: Path) -> None:
-    """The index stores the mean and the matrix of the encoder, and the vectors of queries are not centred."""
+    """The recipe has a mean and a matrix of the text encoder, and applies both to the vectors of queries, which are not
+    centred.
+    """
     rng = np.random.default_rng(1)
     case = make_case("zero-shot")
     index = write_index_of(tmp_path / "index", "zero-shot", case)

@@ -1,4 +1,4 @@
-"""Tests that missing files, extras and splits are reported before the first job of a run."""
+"""These tests show that missing files, extras and splits are reported before the first job of a run."""
 
 from contextlib import nullcontext
 from pathlib import Path
@@ -77,7 +77,7 @@ def test_the_demo_is_not_written_into_a_folder_of_the_user(tmp_path: Path) -> No
         (["ncca"], ["dev", "test"], ["train", "dev", "test", "gallery"], None),
         (["ncca"], ["dev", "test"], ["gallery", "weak"], None),  # Without captions, no model is made or evaluated.
         (["ncca"], ["dev", "test"], ["train", "dev"], "test"),
-        (["ncca"], ["test"], ["train", "test"], "dev"),  # parameters are chosen on dev
+        (["ncca"], ["test"], ["train", "test"], "dev"),  # Parameters are chosen on dev.
         (["ncca"], ["train"], ["dev"], "train"),
         (["both"], ["dev"], ["dev"], "train"),
         (["zero-shot"], ["test"], ["test"], None),

@@ -1,4 +1,4 @@
-"""The messages of `jointspace run` if a run fails, is interrupted, is locked, or succeeds."""
+"""Tests of the messages of `jointspace run` if a run fails, is interrupted, is locked, or succeeds."""
 
 import io
 import json
@@ -29,7 +29,9 @@ ROOT = Path(__file__).parents[1]
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Make photos of four colours with a caption each, and a configuration for them."""
+    """Make a collection of 40 photos of four colours, with a caption each, in `photos`, and its configuration
+    `mine.yaml`. Return the folder of both.
+    """
     names = draw(tmp_path / "photos", 40, 0)
     captions = (f"{name}\t0\ta {name.partition('-')[0]} picture\n" for name in names)
     (tmp_path / "photos/captions.tsv").write_text("".join(captions))
@@ -57,8 +59,10 @@ def processes_in(folder: Path) -> list[str]:
 
 
 def test_ctrl_c_ends_all_processes_and_a_failed_stage_gives_its_reason(folder: Path) -> None:
-    """The interrupt comes after the manifest is complete, because Snakemake reruns a job whose output it has not yet
-    noted as complete.
+    """A run is interrupted, and then continued with photos that cannot be read.
+
+    The interrupt comes after the manifest is complete, because Snakemake reruns a job whose output it has not yet noted
+    as complete.
     """
     process = subprocess.Popen(
         # The last word is a target of Snakemake.
@@ -115,7 +119,7 @@ def test_lines_of_the_takedown_list_that_match_nothing_are_repeated_at_the_end(f
         "red-00.png\ngreen-01.png\ta green picture\nlost.png\nblue-02.png\ta red picture\n"
     )
     target = "results/mine/manifest/manifest.json"
-    for _ in range(2):  # the second run has nothing to do
+    for _ in range(2):  # The second run has nothing to do.
         done = forked_programs.jointspace(folder, "run", "mine.yaml", "--cores", "1", "--", target)
         assert done.returncode == 3
         last = done.stderr.splitlines()[-1]

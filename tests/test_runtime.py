@@ -1,4 +1,4 @@
-"""The OpenBLAS kernels that a process chooses, from the CPU and from the user's setting."""
+"""Tests of the OpenBLAS kernels that a process chooses, from the CPU and from the user's setting."""
 
 import os
 import subprocess

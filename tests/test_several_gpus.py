@@ -1,4 +1,4 @@
-"""Jobs on a machine with several GPUs use all of its cores, and use no core twice."""
+"""These tests show that the jobs on a machine with several GPUs use all of its cores, and use no core twice."""
 
 import re
 from pathlib import Path
@@ -24,7 +24,8 @@ def decoders_of_processes(
     monkeypatch: pytest.MonkeyPatch, cores: int, gpus: int, shards: int = 100, decode_workers: int | None = None
 ) -> list[int]:
     """Return the number of decoders of each process that makes `shards` shards of `extract`, on a machine with `cores`
-    cores and `gpus` GPUs. `decode_workers` is the value of the key in `extract`."""
+    cores and `gpus` GPUs. `decode_workers` is the value of the key `extract.decode_workers`.
+    """
     settings = load().model_dump()
     settings["extract"]["decode_workers"] = decode_workers
     run = Run(Path("nowhere"), Config(**settings))
@@ -90,7 +91,9 @@ def test_one_job_of_extract_uses_all_gpus_and_cores_of_a_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cores: int, gpus: int, options: list[str], threads: int,
     requested: int,
 ) -> None:  # fmt: skip
-    """The expected numbers are the threads and GPUs that Snakemake plans. Without a GPU, they are the declared ones."""
+    """Snakemake plans `threads` threads and `requested` GPUs for the job of `extract`, if it is called with `options`
+    as its resources. Without a GPU, these are the numbers that the stage declares.
+    """
     devices = tmp_path / "dev"
     devices.mkdir()
     for number in range(gpus):
@@ -109,7 +112,9 @@ def test_one_job_of_extract_uses_all_gpus_and_cores_of_a_machine(
 
 
 def test_a_queue_gives_one_gpu_to_each_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The submit command writes the resources of the job of `extract`, and refuses it."""
+    """The machine seems to have four GPUs, and the job of `extract` gets one GPU. The queue is a command that writes
+    the threads and GPUs of the job into a file, and then fails.
+    """
     monkeypatch.setattr(device, "may_have_gpu", lambda: True)
     monkeypatch.setenv(device.VISIBLE_DEVICES, "0,1,2,3")
     (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(TINY))

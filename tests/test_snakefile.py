@@ -1,4 +1,4 @@
-"""The Snakefile reports mistakes in one sentence, and works in folders of any name."""
+"""These tests show that the Snakefile reports mistakes in one sentence, and works in folders of any name."""
 
 import re
 import subprocess
@@ -21,7 +21,9 @@ def test_a_key_that_is_given_twice_is_one_sentence(tmp_path: Path) -> None:
 
 
 def test_a_separate_rule_extracts_for_the_study(tmp_path: Path) -> None:
-    """If all encoders of a run are precomputed, only the rule for further encoders remains."""
+    """All encoders of the run are precomputed, so only the rule `extract_more` remains, which extracts with the
+    encoders of the study.
+    """
     given = {"name": "given", "kind": "imported", "path": "given.npy"}
     other = {"name": "other", **NETWORK}
     values = TINY | {"encoders": [given], "study": {**TINY["study"], "encoders": [other]}}
@@ -32,7 +34,9 @@ def test_a_separate_rule_extracts_for_the_study(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_checkout_may_be_in_a_folder_of_any_name(tmp_path: Path) -> None:
-    """The folder has the Snakefile, and the environment with the programs that the rules call."""
+    """The name of the folder has spaces, a quote and braces. The folder has the Snakefile, and the environment with the
+    programs that the rules call.
+    """
     (tmp_path / "a b'c {x}").mkdir()
     checkout = tmp_path / "a b'c {x}/checkout"
     venv = tmp_path / "a b'c {x}/venv"
@@ -63,8 +67,8 @@ def test_every_output_of_the_report_has_its_caption() -> None:
 
 
 def test_contributing_shows_the_rulegraph(tmp_path: Path) -> None:
-    """The graph of CONTRIBUTING.md has every rule of the demo that is known before the run, and no arrow that follows
-    from other arrows.
+    """The graph of CONTRIBUTING.md has only arrows that Snakemake draws for the demo before a run. All other arrows
+    that Snakemake draws follow from the arrows of the graph.
     """
     drawn = snakemake(tmp_path, "--rulegraph", "mermaid-js").stdout
     names = dict(re.findall(r"(id\d+)\[(\w+)\]", drawn))
@@ -74,7 +78,7 @@ def test_contributing_shows_the_rulegraph(tmp_path: Path) -> None:
 
 
 def closure(arrows: set[tuple[str, str]]) -> set[tuple[str, str]]:
-    """Return the arrows with all arrows that follow from them."""
+    """Return `arrows` and all arrows that follow from them: if (a, b) and (b, d) are arrows, (a, d) follows."""
     while more := {(a, d) for a, b in arrows for c, d in arrows if b == c} - arrows:
         arrows = arrows | more
     return arrows

@@ -1,4 +1,6 @@
-"""Annotations that a type checker cannot use: parameters of type `Any`, and comments that silence the checker."""
+"""These tests show that few annotations and comments keep a type checker from its work: parameters of type `Any`, and
+comments that silence the checker.
+"""
 
 import ast
 import io
@@ -12,21 +14,21 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 FILES = sorted(path for folder in ("jointspace", "pipeline", "stages") for path in (ROOT / folder).rglob("*.py"))
 MAX_ANY_PARAMETERS = 20
-"""Maximum number of parameters whose annotation contains `Any` without a reason."""
+"""Maximum number of parameters whose annotation contains `Any` and has no comment with a reason."""
 MAX_IGNORES = 40
 """Maximum number of comments that silence the type checker."""
 MAX_ANY_ALIASES = 10
 """Maximum number of names such as `Row = Mapping[str, Any]`, which hide `Any` from the count of parameters."""
 IGNORE = re.compile(r"#\s*(pyright|basedpyright|type):")
-"""A comment that silences the type checker, in a line or in a whole file (`# pyright: basic`)."""
+"""The pattern of a comment that silences the type checker, in a line or in a whole file (`# pyright: basic`)."""
 IGNORE_WITH_RULE_AND_REASON = re.compile(r"# pyright: ignore\[[\w, ]+\]\s+# (\S+ ){2,}\S+")
 DIRECTIVE = re.compile(r"#\s*(noqa|fmt|ruff|pylint|pragma|mypy|pyright|basedpyright|type)\b")
-"""A comment for a tool, which gives no reason."""
+"""The pattern of a comment for a tool, which gives no reason to a reader."""
 
 
 @cache
 def read_comments(path: Path) -> dict[int, str]:
-    """Return the comments of a file by their line."""
+    """Return the comments of a Python file by the number of their line, from 1."""
     tokens = tokenize.generate_tokens(io.StringIO(path.read_text()).readline)
     return {token.start[0]: token.string for token in tokens if token.type == tokenize.COMMENT}
 
@@ -42,7 +44,7 @@ def contains_any(annotation: ast.expr) -> bool:
 
 
 def parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[ast.arg]:
-    """Yield all parameters of a function."""
+    """Yield all parameters of a function, also `*args` and `**kwargs`."""
     arguments = function.args
     yield from (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
     yield from (argument for argument in (arguments.vararg, arguments.kwarg) if argument)
@@ -60,12 +62,14 @@ def parameters_of_type_any(path: Path) -> Iterator[str]:
 
 
 def is_reason(comment: str) -> bool:
-    """Return whether a comment is a sentence or a phrase for readers."""
+    """Return whether a comment gives a reason: it has at least three words and is not a comment for a tool."""
     return len(comment.split()) > 3 and not DIRECTIVE.match(comment)
 
 
 def aliases_of_any(path: Path) -> Iterator[str]:
-    """Yield `file:line name` for each name of a module that is an alias of a type with `Any`."""
+    """Yield `file:line name` for each name to which a module assigns a type that contains `Any`, such as `dict[str,
+    Any]`.
+    """
     for statement in ast.parse(path.read_text()).body:
         if (
             isinstance(statement, ast.Assign)
@@ -93,7 +97,9 @@ def test_few_names_are_aliases_of_a_type_with_any() -> None:
 
 
 def test_the_checker_reads_every_module() -> None:
-    """A setting that switches off a rule or leaves out a folder would hide errors."""
+    """The settings of the checker in pyproject.toml are exactly the expected ones. A setting that switches off a rule
+    or leaves out a folder would hide errors.
+    """
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["basedpyright"]
     silenced = {"reportMissingImports": False, "reportMissingModuleSource": False}
     interpreter = {"pythonVersion": "3.11", "pythonPlatform": "Linux"}

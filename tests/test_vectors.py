@@ -25,10 +25,11 @@ GRID = {"dimensions": [6], "image_ridge": [0.01], "text_ridge": [0.01], "eigenva
 
 @pytest.fixture(scope="module")
 def planted() -> SimpleNamespace:
-    """Make synthetic pairs: `images` (120, 24) and `texts` (120, 24) that share six values.
+    """Make synthetic pairs: `images` (120, 24) and `texts` (120, 24), in which image i and text i share six hidden
+    values.
 
-    `names` are the names of the images, which are addresses and absolute paths. `paths` are the paths that a manifest
-    has for them, and `words` are the captions.
+    `names` are the names of the images: web addresses and absolute paths in turn. `paths` are the paths that a manifest
+    has for these names, and `words` are the captions.
     """
     rng = np.random.default_rng(0)
     shared = rng.normal(size=(PAIRS, 6))
@@ -53,14 +54,18 @@ def write_words(folder: Path, planted: SimpleNamespace) -> None:
 
 
 def write_image_names(folder: Path, planted: SimpleNamespace) -> None:
-    """Write the rows of the texts in another order than the images. They name their images without endings."""
+    """Write .npy files in which the texts are in another order than the images. The name of each text is the name of
+    its image without the ending, and a number.
+    """
     order = np.random.default_rng(1).permutation(PAIRS)
     shuffled = SimpleNamespace(**{**vars(planted), "texts": planted.texts[order]})
     write_npy(folder, shuffled, [f"{planted.names[row].removesuffix('.jpg')}#0" for row in order])
 
 
 def write_clip_retrieval(folder: Path, planted: SimpleNamespace) -> None:
-    """Write two parts. Every image has two rows, with different texts and the same vector."""
+    """Write the output of clip-retrieval in two parts. Every image has two rows with the same vectors, but with
+    different captions.
+    """
     for name in ("img_emb", "text_emb", "metadata"):
         (folder / name).mkdir(parents=True)
     rows = np.repeat(np.arange(PAIRS), 2)
@@ -73,7 +78,9 @@ def write_clip_retrieval(folder: Path, planted: SimpleNamespace) -> None:
 
 
 def write_parquet(folder: Path, planted: SimpleNamespace) -> None:
-    """Write both sides into one table, in two files as on the Hugging Face hub."""
+    """Write the vectors of images and texts as columns of one table, in two Parquet files as on the Hugging Face
+    hub.
+    """
     (folder / "data").mkdir(parents=True)
     for part, half in enumerate((slice(0, 50), slice(50, PAIRS))):
         columns = {"url": planted.names, "caption": planted.words, "price": list(range(PAIRS))}
@@ -84,8 +91,9 @@ def write_parquet(folder: Path, planted: SimpleNamespace) -> None:
 
 
 def begin(folder: Path, data: Path) -> Path:
-    """Make the folder of a run with the configuration that `init` writes for the vectors in `data`, and shorter
-    searches. Return the folder."""
+    """Make the folder of a run, with the configuration that `init` writes for the vectors in `data`, but with one
+    choice of parameters. Return the folder.
+    """
     run_command("init", data, "--output", folder / "found.yaml")
     values = yaml.safe_load((folder / "found.yaml").read_text())
     assert values["models"] == ["zero-shot", "ncca"]
@@ -133,7 +141,9 @@ def test_a_folder_of_vectors_becomes_an_index(planted: SimpleNamespace, tmp_path
 
 @pytest.mark.parametrize("form", ["file", "name", "npy"])
 def test_a_table_of_texts_names_its_captions_and_images(planted: SimpleNamespace, tmp_path: Path, form: str) -> None:
-    """Each image has two captions, in another order than the images."""
+    """Each image has two captions, in another order than the images. The captions and their images are columns of a
+    Parquet table (`form` is the name of the column with the images) or lines beside an .npy file.
+    """
     data = tmp_path / "data"
     rows = np.random.default_rng(2).permutation(np.repeat(np.arange(PAIRS), 2))
     words = [f"caption {number} of {planted.words[row]}" for number, row in enumerate(rows)]

@@ -1,4 +1,6 @@
-"""The wheel and the source distribution, installed into a new environment that does not have the clone on its path."""
+"""Tests of the wheel and of the source distribution. The wheel is installed into a new environment that does not have
+the clone on its path.
+"""
 
 import os
 import subprocess
@@ -20,7 +22,9 @@ TINY = {
 
 
 def call(folder: Path, *words: object) -> str:
-    """Run a command in a folder and return its output. It must succeed, without an import path of these tests."""
+    """Run a command in `folder` and return its output. The command does not see the PYTHONPATH of these tests. The test
+    fails if the command fails.
+    """
     environment = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "PYTEST_ADDOPTS")}
     done = subprocess.run(list(map(str, words)), cwd=folder, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
@@ -29,7 +33,7 @@ def call(folder: Path, *words: object) -> str:
 
 @pytest.fixture(scope="module")
 def distributions(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build both distributions from the tracked files, and return their folder."""
+    """Build the wheel and the source distribution from the tracked files, and return the folder with both files."""
     folder = tmp_path_factory.mktemp("built")
     tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     for name in filter(None, tracked.split("\0")):
@@ -44,8 +48,9 @@ def distributions(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def installed(distributions: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Install the wheel into a new environment, and return the folder of its programs.
 
-    The environment finds the dependencies in the environment of these tests. It does not find an editable installation
-    there, because Python reads no .pth file of a folder that a .pth file names.
+    A .pth file lets the environment find the libraries of the environment of these tests. An editable installation of
+    jointspace there is not found, because Python does not read the .pth files of a folder that was added by a .pth
+    file.
     """
     folder = tmp_path_factory.mktemp("environment")
     venv.create(folder, with_pip=True)

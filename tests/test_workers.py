@@ -1,4 +1,4 @@
-"""Worker processes: a failure costs only its item, and the processes end with their parent."""
+"""Tests of worker processes: a failure costs only its item, and the processes end with their parent."""
 
 import errno
 import itertools
@@ -33,7 +33,9 @@ def square(item: int) -> int:
 
 
 def misbehave(item: int) -> object:
-    """End the process, raise an error or return a value that cannot be pickled, for some items."""
+    """Return the item. For some items, end the process, raise an error or return a value that cannot be pickled
+    instead.
+    """
     if item == 7:
         os.kill(os.getpid(), signal.SIGKILL)
     if item == 11:
@@ -48,14 +50,16 @@ def misbehave(item: int) -> object:
 
 
 KEPT: list[bytes] = []
-"""Memory that a worker process never frees."""
+"""Memory that a worker process keeps until its end."""
 
 
 def keep_megabytes(log: Path, megabytes: int) -> int:
-    """Take some memory, keep it until the process ends, and return its size. The begin and end are written to `log`.
+    """Allocate `megabytes` megabytes, keep them until the process ends, and return the number. Write the begin and the
+    end of the call into `log`.
 
-    A process can take 100 MB more than it has at its first call. While an item of 130 MB has begun only once, each call
-    waits, for at most a second, so that a second try of this item can begin in the meantime.
+    The first call in a process limits the process to 100 MB more than it has then. While an item of 130 MB has begun
+    only once, each call waits for at most a second, so that a wrong second try of this item could begin in the
+    meantime.
     """
     if not KEPT:
         pages = int(Path("/proc/self/statm").read_text().split()[0])
@@ -66,7 +70,7 @@ def keep_megabytes(log: Path, megabytes: int) -> int:
         KEPT.append(bytes(megabytes << 20))
         deadline = time.monotonic() + 1
         while log.read_text().count("begin 130 ") == 1 and time.monotonic() < deadline:
-            time.sleep(0.01)  # a second try that did not wait for this item would begin now
+            time.sleep(0.01)  # A wrong second try would begin now.
     finally:
         _note(log, "end", megabytes)
     return megabytes
@@ -82,12 +86,14 @@ def process_of(_: int) -> int:
 
 
 def compute_forever() -> None:
-    """Compute in C, where no other thread of Python can interrupt."""
+    """Compute without end in C code, which no other thread of Python can interrupt."""
     sum(itertools.repeat(0))
 
 
 def compute_or_wait(item: int) -> int:
-    """Return the item. Item 7 would need more CPU time than the limit, and item 3 only waits for a second."""
+    """Return the item, within a limit of 0.3 CPU seconds. Item 7 computes until the limit ends it. Item 3 waits for a
+    second, which takes no CPU time.
+    """
     with processor_limit(0.3, f"took too long: {item}"):
         if item == 7:
             compute_forever()
@@ -120,8 +126,9 @@ def test_every_failure_costs_only_its_item() -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_item_out_of_memory_is_retried_alone_in_new_process(tmp_path: Path) -> None:
-    """An item of 70 MB fits into a new process, but not into a process that still holds the 45 MB of an earlier item.
-    An item of 130 MB never fits.
+    """The items are allocations of so many megabytes. An item of 70 MB fits into a new process, but not into a process
+    that still holds the 45 MB of an earlier item. An item of 130 MB never fits, and is tried again while no other item
+    runs.
     """
     log = tmp_path / "log"
     items = [130, 1, 2, 45, 70, 3]
@@ -132,7 +139,7 @@ def test_item_out_of_memory_is_retried_alone_in_new_process(tmp_path: Path) -> N
     first, second = (number for number, event in enumerate(events) if event[:2] == ["begin", "130"])
     assert events[first][2] != events[second][2]
     last = {pid: event for event, _, pid in events[:second]}
-    begun = {pid for pid, event in last.items() if event == "begin"}  # items that were begun by killed processes
+    begun = {pid for pid, event in last.items() if event == "begin"}  # These processes were killed within an item.
     assert not begun & {pid for *_, pid in events[second + 1 :]}
     with Worker(partial(keep_megabytes, log)) as worker:
         assert [worker(item) for item in (45, 70)] == [45, 70]
@@ -148,8 +155,10 @@ def paint(number: int) -> np.ndarray:
 
 
 def paint_or_die(number: int) -> dict[str, object]:
-    """Return the arrays of item `number`. The arrays of every fifth item do not all fit into a slot. Item 20 ends the
-    process instead."""
+    """Return the number and the arrays of item `number`. The arrays of every fifth item do not all fit into a slot.
+
+    Item 20 ends the process instead, and `paint` raises ValueError for every seventh item.
+    """
     if number == 20:
         os.kill(os.getpid(), signal.SIGKILL)
     return {"number": number, "arrays": [paint(number)[:7], paint(number)] * (1 + (number % 5 == 0))}
@@ -226,7 +235,9 @@ def test_script_without_main_guard_runs_once(tmp_path: Path) -> None:
 
 
 def start(program: str, folder: Path) -> subprocess.Popen:
-    """Write the source code `program` to a file in `folder` and start it. It can import this module and the project."""
+    """Write the source code `program` to a file in `folder`, start it, and return the process. The program can import
+    this module and the project.
+    """
     (folder / "parent.py").write_text(program)
     path = os.pathsep.join([os.path.dirname(__file__), os.path.dirname(os.path.dirname(__file__))])
     return subprocess.Popen(
@@ -270,6 +281,6 @@ def test_interrupt_ends_running_workers(tmp_path: Path) -> None:
 def _runs(process: int) -> bool:
     try:
         with open(f"/proc/{process}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] != "Z"  # a zombie process no longer runs
+            return file.read().rpartition(")")[2].split()[0] != "Z"  # A zombie process no longer runs.
     except FileNotFoundError:
         return False

@@ -1,5 +1,5 @@
-"""The whole workflow on a tiny demo: one command makes everything, a second run does nothing, a changed key reruns only
-the jobs that depend on it, and kills do not change the bytes.
+"""Tests of the whole workflow on a tiny demo: one command makes everything, a second run does nothing, a changed key
+reruns only the jobs that depend on it, and kills do not change the bytes of the results.
 """
 
 import base64
@@ -61,7 +61,7 @@ def test_all_artefacts_exist(run: Path) -> None:
 
 
 def test_the_documented_commands_complete_a_killed_run(run: Path) -> None:
-    """The fixture was killed, and only the documented commands have run since."""
+    """The run of the fixture was killed once, and only the commands of docs/recovery.md have run since."""
     assert documented_recovery() == [["run", "tiny.yaml", "--", "--unlock"], ["run", "tiny.yaml"]]
     assert not faults_of(run) and planned(run) == set()
 
@@ -159,8 +159,8 @@ def test_snakemake_reports_on_a_run(run: Path) -> None:
 
 @pytest.mark.slow
 def test_a_run_that_is_killed_again_and_again_ends_with_the_same_bytes(run: Path, tmp_path: Path) -> None:
-    """The run is killed after random shares of its files. Every second time, its jobs continue when snakemake is
-    killed.
+    """The run is killed three times, each time after it has made a random number of files. The first and the third
+    time, its jobs are killed too. The second time, only Snakemake is killed, and its jobs continue.
     """
     (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(TINY))
     rng = Random(6)
@@ -191,11 +191,13 @@ def test_a_run_that_is_killed_again_and_again_ends_with_the_same_bytes(run: Path
     ours, theirs = (result_files(folder) for folder in (tmp_path, run))
     assert len(ours) == count
     different = [name for name, path in ours.items() if path.read_bytes() != theirs[name].read_bytes()]
-    assert different == ["manifest/manifest.json"]  # the manifest names its own folder
+    assert different == ["manifest/manifest.json"]  # The manifest names its own folder.
 
 
 def wait_for_orphans(group: int) -> None:
-    """Wait until a process group has no process left. The test fails if one is left after 120 seconds."""
+    """Wait until no process of the process group `group` is left. The test fails if this takes more than 120
+    seconds.
+    """
     deadline = time.monotonic() + 120
     with contextlib.suppress(ProcessLookupError):
         while time.monotonic() < deadline:

@@ -1,4 +1,6 @@
-"""Tiny networks of other libraries with random weights, stored as users of these libraries store them."""
+"""Functions that make tiny networks of other libraries with random weights, stored as users of these libraries store
+networks.
+"""
 
 import json
 from pathlib import Path
@@ -14,15 +16,17 @@ WIDTH = 16
 DIM = 12
 LENGTH = 9
 SIDES = {"hidden_size": WIDTH, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
-"""Settings of the text side and of the image side of a model of transformers."""
+"""Settings that the text side and the image side of a model of transformers share."""
 WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "red", "dog", "runs", "on", "the", "beach")
 CLIP_MEAN = (0.48, 0.46, 0.41)
 CLIP_STD = (0.27, 0.26, 0.28)
 
 
 def store(kind: str, side: int, root: Path) -> Path:
-    """Write a tiny model of the library `kind`, a key of STORES, into the folder `kind` in `root`, for square images of
-    `side` pixels. Nothing is written for another kind, which needs no files. Return `root`.
+    """Write a tiny model of the library `kind` into the folder `kind` in `root`, and return `root`. The model takes
+    square images of `side` pixels.
+
+    If `kind` is not a key of STORES, the kind needs no files, and nothing is written.
     """
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)
@@ -31,8 +35,8 @@ def store(kind: str, side: int, root: Path) -> Path:
 
 
 def parts_of(encoder: Any, folder: Path) -> EncoderParts:
-    """Return the parts of an encoder as a run stores them: its settings as JSON, and the files of its library in
-    `folder`.
+    """Return the parts of an encoder as a run stores them: its settings as JSON, its tensors, and the files of its
+    library, which are saved into the new folder `library` in `folder`.
     """
     (library := folder / "library").mkdir()
     encoder.save(library)
@@ -42,8 +46,9 @@ def parts_of(encoder: Any, folder: Path) -> EncoderParts:
 
 
 def make_tokenizer(words: tuple[str, ...] = WORDS) -> Any:
-    """Make a tokenizer that splits a text at spaces and punctuation and knows only `words`. The first four words are
-    the padding, the unknown word, and the marks of the beginning and the end."""
+    """Make a tokenizer that splits a text at spaces and punctuation and knows only `words`. The first four of `words`
+    stand for padding, an unknown word, the beginning and the end.
+    """
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 
@@ -57,9 +62,9 @@ def make_tokenizer(words: tuple[str, ...] = WORDS) -> Any:
 
 def save_dual(kind: str, folder: Path, side: int, words: tuple[str, ...] = WORDS) -> tuple[Any, Any]:
     """Save a tiny model of images and text of transformers, with its tokenizer and its preprocessing, in `folder`.
+    Return the model and its tokenizer. The test is skipped if transformers is not installed.
 
-    `kind` is `CLIP` or `Siglip`, and the image side takes square images of `side` pixels. Returns the model and its
-    tokenizer.
+    `kind` is `CLIP` or `Siglip`. The model takes square images of `side` pixels, and knows `words`.
     """
     transformers = pytest.importorskip("transformers")
     ends = {"bos_token_id": 2, "eos_token_id": 3, "pad_token_id": 0}
@@ -83,8 +88,10 @@ def _store_transformers(side: int, root: Path) -> None:
 
 
 def save_open_clip(folder: Path, side: int, tokens: int = 99) -> None:
-    """Save a tiny CLIP model of OpenCLIP, for square images of `side` pixels, in `folder`, which must not exist. The
-    model has vectors for only the first `tokens` of the 49,408 tokens of OpenCLIP's tokenizer."""
+    """Save a tiny CLIP model of OpenCLIP in `folder`, which must not exist. The model takes square images of `side`
+    pixels, and has vectors for only the first `tokens` of the 49,408 tokens of OpenCLIP's tokenizer. The test is
+    skipped if OpenCLIP is not installed.
+    """
     open_clip = pytest.importorskip("open_clip")
     from safetensors.torch import save_file
 

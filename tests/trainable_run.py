@@ -1,4 +1,6 @@
-"""A small collection ready for `fit` and `train`: features, tf-idf and tokens of all shards, with a dev split."""
+"""Functions that make a small run that is ready for `fit` and `train`, and that fit and train models in it. The run has
+features, tf-idf vectors and tokens of all shards, and a dev split.
+"""
 
 from pathlib import Path
 
@@ -23,7 +25,9 @@ CONFIG = {
 
 
 def make_trainable(folder: Path) -> Path:
-    """Make a run of 48 images in five shards in `folder`. Every third image belongs to the split dev."""
+    """Make a run of 48 images in five shards in `folder`, and return `folder`. Every third image belongs to the split
+    dev.
+    """
     manifest = Manifest(make_run(folder, images=48, held_out="dev") / "manifest")
     write_config(folder, CONFIG)
     build_tokens(folder)
@@ -38,34 +42,42 @@ def make_trainable(folder: Path) -> Path:
 
 
 def build_tokens(run: Path) -> None:
-    """Build the vocabulary of words and encode the sentences with it."""
+    """Build the token vocabulary of the run, and encode the sentences with it."""
     make_stage("build_token_vocabulary", run)
     make_stage("encode_tokens", run)
 
 
 def encode_parses(run: Path) -> None:
-    """Encode the parses as trees over the words of `build_tokens`."""
+    """Build the token vocabulary and the label table of the run, and encode the parses of the run as trees with
+    both.
+    """
     build_tokens(run)
     make_stage("build_label_table", run)
     make_stage("encode_trees", run)
 
 
 def train(run: Path, model: str, *settings: dict) -> Path:
-    """Train `model` and return its folder. The configuration of the run becomes CONFIG with `settings`."""
+    """Train `model` and return its folder. The configuration of the run becomes CONFIG, into which `settings` are
+    merged.
+    """
     write_config(run, CONFIG, {"models": [model]}, *settings)
     make_stage("train", run, model)
     return run / "models" / model
 
 
 def add_moments(run: Path, settings: dict) -> None:
-    """Write the configuration CONFIG with `settings`, and compute the moments of both splits."""
+    """Make CONFIG, into which `settings` are merged, the configuration of the run. Compute the moments of the training
+    pairs (`target`) and of dev.
+    """
     write_config(run, CONFIG, settings)
     for pairs in ("target", "dev"):
         make_stage("accumulate", run, pairs)
 
 
 def fit(run: Path, model: str, *more: object) -> None:
-    """Fit `model` with the configuration of the run, into `run / models`."""
+    """Fit `model` with the configuration of the run. The model is in `models` of the run. `more` are options of the
+    stage.
+    """
     make_stage("fit", run, model, *more)
 
 

@@ -1,4 +1,4 @@
-"""Functions that run the tiny demo through the Snakefile and inspect its results."""
+"""Functions that run a tiny demo through the Snakefile and inspect its results."""
 
 import os
 import re
@@ -19,7 +19,7 @@ from pipeline.storage.verify import FaultyFile, examine
 NETWORK = {"architecture": "squeezenet1_1", "weights": "untrained", "resize": 128, "crop": 128}
 RESULTS = "it's results/tiny"
 DATA = "x;touch PWNED #/demo collection"
-"""A path that must be quoted in a shell. The folder of the run has such a name too."""
+"""The path of the collection, which must be quoted in a shell. The folder of the run has such a name too."""
 TINY = {
     "name": "tiny",
     "results_root": "it's results",
@@ -42,9 +42,13 @@ TINY = {
     "evaluate": {"bootstrap": 50, "protocols": ["all-sentences"]},
 }
 MINE = ("photographs/shard-00007.tar", "photographs/shard-1abc.txt", "photographs/.poetry.lock")
-"""Files of a user in the folder of the run. Their names are similar to the names that a run removes at its end."""
+"""Files of a user in the folder of the run. Their names are similar to the names of files that a run removes at its
+end.
+"""
 TIMED = ("run.log", "index", "report", "benchmarks", "logs", "study", "photographs")
-"""Files and folders of a run that contain measured times, that show them, or that only some tests make."""
+"""Files and folders of a run whose bytes differ between runs, because they contain or show measured times, or because
+only some tests make them.
+"""
 
 
 def command(*arguments: str) -> list[str]:
@@ -52,9 +56,10 @@ def command(*arguments: str) -> list[str]:
 
 
 def snakemake(folder: Path, *arguments: str, check: bool = True) -> subprocess.CompletedProcess:
-    """Run the Snakefile in `folder` with two cores, as a user who adds these arguments would.
+    """Run the Snakefile in `folder` with two cores and with `arguments`. Return the exit code, the output and the
+    errors as text.
 
-    With `check`, an exit code other than 0 is an error.
+    With `check`, an exit code other than 0 raises AssertionError.
     """
     return run_as_printed(folder, "--cores", "2", *arguments, check=check)
 
@@ -67,19 +72,23 @@ def run_as_printed(folder: Path, *arguments: str, check: bool = True) -> subproc
 
 
 def planned(folder: Path, *arguments: str) -> set[str]:
-    """Return the rules that a dry run would run."""
+    """Return the names of the rules that a dry run for `tiny.yaml` in `folder` lists, except `all`."""
     return rules_of(snakemake(folder, "all", "-n", "--configfile", "tiny.yaml", *arguments))
 
 
 def rules_of(dry_run: subprocess.CompletedProcess) -> set[str]:
-    """Return the rules that a dry run lists, except `all`."""
+    """Return the names of the rules in the output of a dry run, except `all`. A dry run that has failed raises
+    AssertionError.
+    """
     assert dry_run.returncode == 0, dry_run.stdout[-4000:] + dry_run.stderr[-4000:]
     pattern = r"^ *(?:rule|localrule) (\w+):"
     return set(re.findall(pattern, dry_run.stdout, flags=re.M)) - {"all"}
 
 
 def documented_recovery() -> list[list[str]]:
-    """Return the arguments of the two commands in docs/recovery.md that complete a killed run, for `tiny.yaml`."""
+    """Return the words after `jointspace` in each of the two commands that, by docs/recovery.md, complete a killed run.
+    The configuration in the commands becomes `tiny.yaml`.
+    """
     lines = (ROOT / "docs/recovery.md").read_text().splitlines()
     first = next(number for number, line in enumerate(lines) if line.endswith("-- --unlock"))
     words = [shlex.split(line.replace("holiday.yaml", "tiny.yaml")) for line in lines[first : first + 2]]
@@ -88,7 +97,11 @@ def documented_recovery() -> list[list[str]]:
 
 
 def run_tiny(folder: Path) -> Path:
-    """Run the tiny demo in `folder`, kill it once, complete it as docs/recovery.md says, and return the folder."""
+    """Run the tiny demo in the new folder `folder`, kill the run once, complete it as docs/recovery.md says, and return
+    `folder`.
+
+    The file `output` has the last output of the run, and the file `count` the number of its result files.
+    """
     folder.mkdir()
     (folder / "tiny.yaml").write_text(yaml.safe_dump(TINY))
     for name in MINE:
@@ -111,7 +124,9 @@ def run_tiny(folder: Path) -> Path:
 
 
 def wait_for(path: Path, process: subprocess.Popen) -> None:
-    """Wait until `process` has made the file `path`."""
+    """Wait until `process` has made the file `path`. The test fails if the process ends before, or if this takes more
+    than 1,500 seconds.
+    """
     deadline = time.monotonic() + 1500
     while not path.exists():
         assert process.poll() is None and time.monotonic() < deadline, f"nobody makes {path}"
@@ -119,7 +134,9 @@ def wait_for(path: Path, process: subprocess.Popen) -> None:
 
 
 def faults_of(folder: Path) -> list[FaultyFile]:
-    """Return the faults that `verify` would find. The list is empty if there is no artefact yet."""
+    """Return the faults that `verify` would find in the run in `folder`. The list is empty if the run has no artefact
+    yet.
+    """
     try:
         return examine(folder / RESULTS).faults
     except IntegrityError:
@@ -127,7 +144,7 @@ def faults_of(folder: Path) -> list[FaultyFile]:
 
 
 def result_files(folder: Path) -> dict[str, Path]:
-    """Return the files that a run has made, by path, except the files with measured times."""
+    """Return the files of the run in `folder`, by their path in the run, except the files and folders of TIMED."""
     results = folder / RESULTS
     files = {path.relative_to(results).as_posix(): path for path in results.rglob("*") if path.is_file()}
     return {name: path for name, path in files.items() if name.split("/")[0] not in TIMED}

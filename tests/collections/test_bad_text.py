@@ -69,7 +69,7 @@ def test_lone_surrogates_in_json_are_rejected(collection: Path, gather) -> None:
     assert result.tables["sentences"]["text"].to_pylist() == ["A dog ."]
 
 
-# The text of this row is also longer than the limit of a field in Python's csv module, 131,072 characters.
+# The text that is too long is also longer than the limit of a field in Python's csv module, 131,072 characters.
 TOO_LONG = "too long: the text has 200000 characters, but only 200 are allowed. Shorten it"
 ROWS = {
     "csv": b'file,sentence\nimages/a.jpg,"A\ndog"\nimages/a.jpg,A d\xf6g\nimages/a.jpg\nimages/b.jpg,A "cat" .\n,x\n'

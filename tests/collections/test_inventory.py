@@ -90,7 +90,7 @@ def test_all_files_are_accounted_for(form: str, tmp_path: Path, photograph) -> N
     assert left_out["collection.exclude masks"] == left_out["collection.exclude sub/*.pdf"] == 1
     unnamed = int(form == "table")  # The lists of the format table do not name sub/4.jpe.
     assert left_out["photos that no list names"] == unnamed
-    rejected = 1 + int(form == "table")  # broken.png, and in the format table also the row of nowhere.jpg
+    rejected = 1 + int(form == "table")  # These are broken.png and, in the format table, the row of nowhere.jpg.
     images = {"given": 4 - unnamed + rejected, "kept": 4 - unnamed, "rejected": rejected, "duplicate": 0}
     assert summary["counts"]["images"] == images
 

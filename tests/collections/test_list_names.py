@@ -446,7 +446,7 @@ def test_a_takedown_list_and_remove_agree_on_names_in_a_table(tmp_path: Path, ph
     pq.write_table(pa.table({"image": photos, "number": [1, 2, 3, 4]}), tmp_path / "x.parquet")
     every = gather(tmp_path, "parquet", default="gallery").tables["images"].to_pylist()
     stored = [StoredPhoto(row["number"], row["path"], row["member"], "", str(tmp_path)) for row in every]
-    if line != "1":  # For `remove`, the line 1 is also an id.
+    if line != "1":  # The command `remove` takes the line 1 as an id.
         assert [photo.image_id for photo in find([line], stored)[0]] == IN_SHARD[line]
     result = gather(tmp_path, "parquet", default="gallery", takedown=[line])
     left = {row["number"] for row in result.tables["images"].to_pylist()}

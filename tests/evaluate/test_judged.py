@@ -40,7 +40,7 @@ def test_measures_agree_with_scikit_learn() -> None:
         scores = rng.permutation(len(names)).astype(float)
         ranking = [names[row] for row in np.argsort(-scores)]
         values = measured(dict(zip(names, grades.tolist(), strict=True)), ranking)
-        # scikit-learn has the grade as gain too, as TREC does.
+        # scikit-learn takes the grade as the gain, as TREC and jointspace do.
         assert values["nDCG@10"] == pytest.approx(ndcg_score([grades], [scores], k=10))
         assert values["AP"] == pytest.approx(average_precision_score(grades > 0, scores))
         found = np.isin(ranking[:10], np.array(names)[grades > 0])

@@ -35,7 +35,7 @@ def ingests(kind: str, name: str, **other_files: bytes) -> Read:
     """
 
     def read(data: bytes, folder: Path) -> object:
-        if not (folder / "images").exists():  # Written only once, because writing these files takes as long as parsing.
+        if not (folder / "images").exists():  # The files are written once, because this takes as long as parsing.
             for other, content in other_files.items():
                 (folder / other).write_bytes(content)
             (folder / "images").mkdir()

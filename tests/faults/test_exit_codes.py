@@ -21,8 +21,8 @@ def test_a_failure_exits_with_1_and_wrong_usage_with_2(
     run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     os.truncate(run / "models/ncca/model.safetensors", 9)
-    monkeypatch.setattr(runtime, "configure", lambda threads: None)  # A process may call it only once.
-    monkeypatch.setattr("gc.disable", lambda: None)  # The process of main() ends soon, this process does not.
+    monkeypatch.setattr(runtime, "configure", lambda threads: None)  # A process may call `configure` only once.
+    monkeypatch.setattr("gc.disable", lambda: None)  # main() calls `gc.disable` at the end of its process.
     for code, message, *words in (
         (1, "jointspace: 1 file of", "--quiet", "verify", str(run)),
         (2, "jointspace: Unknown command serch. Did you mean search?", "serch", "a dog"),
@@ -41,7 +41,7 @@ def test_an_interrupt_exits_with_130(tmp_path: Path) -> None:
         program, stderr=subprocess.PIPE, text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # CI may start the tests with SIGINT ignored.
     )  # fmt: skip
-    writer = os.open(tmp_path / "pipe", os.O_WRONLY)  # Waits until the command opens the pipe, too.
+    writer = os.open(tmp_path / "pipe", os.O_WRONLY)  # The call waits until the command opens the pipe.
     for _ in range(10):  # A signal just before a blocking read has no effect in Python, so it is sent again.
         process.send_signal(signal.SIGINT)
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -62,7 +62,7 @@ def test_an_interrupt_exits_with_130(tmp_path: Path) -> None:
 def test_a_folder_that_is_not_a_run_has_one_message_and_exit_code_2(
     words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runtime, "configure", lambda threads: None)  # A process may call it only once.
+    monkeypatch.setattr(runtime, "configure", lambda threads: None)  # A process may call `configure` only once.
     with pytest.raises(UsageError, match="is not the folder of a run") as error:
         cli([str(tmp_path) if word == "RUN" else word for word in words], standalone_mode=False)
     assert str(error.value) == str(not_a_run(tmp_path)) and error.value.exit_code == 2

@@ -228,7 +228,7 @@ def run_limited(command: str, *arguments: object) -> tuple[str, int]:
     """
     limits = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, ((kilobytes("VmSize") << 10) + 12 * GIGABYTE, limits[1]))
-    Path("/proc/self/clear_refs").write_text("5")  # The kernel measures the peak memory from here.
+    Path("/proc/self/clear_refs").write_text("5")  # From now on, the kernel measures the peak memory.
     before = kilobytes("VmHWM")
     signal.alarm(MAX_SECONDS)
     try:
@@ -400,7 +400,7 @@ def test_an_index_is_tried_once_and_remembered_in_a_private_folder(
     assert tried == [tmp_path / "one/images.faiss"]
     remembered = tmp_path / "state/jointspace/tried"
     assert remembered.stat().st_mode & 0o077 == 0 and len(list(remembered.iterdir())) == 1
-    remembered.chmod(0o777)  # Another user could now write to it, so its digests are not trusted.
+    remembered.chmod(0o777)  # Another user could now write to the folder, so its digests are not trusted.
     gallery.open_faiss(IndexShard(folder), "images")
     assert tried == [tmp_path / "one/images.faiss", tmp_path / "two/images.faiss"]
 
@@ -408,7 +408,7 @@ def test_an_index_is_tried_once_and_remembered_in_a_private_folder(
 def test_the_memory_limit_of_a_trial_grows_with_the_file(tmp_path: Path) -> None:
     for name, size in (("large", 2 << 30), ("small", 1)):
         with open(tmp_path / name, "wb") as file:
-            file.truncate(size)  # A sparse file, which takes no room on the disk.
+            file.truncate(size)  # This file is sparse, so it takes no space on the disk.
     try_first(tmp_path / "large", bytearray, 5 << 30)
     with pytest.raises(InputError, match="small"):
         try_first(tmp_path / "small", bytearray, 5 << 30)

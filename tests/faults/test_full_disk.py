@@ -51,7 +51,8 @@ def test_a_full_disk_gives_a_clear_message_and_changes_no_file(
     second = inodes(disk)
     data = contents(disk.root)
     made = count_pages(path for file, path in files_of(disk.root).items() if first.get(file) != second[file])
-    # A writer of several artefacts publishes them one after another, so free pages would let it replace the first ones.
+    # A writer in ONE_BY_ONE publishes its artefacts one after another. With free pages, it would replace the first
+    # artefact.
     refused(0 if name in ONE_BY_ONE else made - 1)
     assert inodes(disk) == second and contents(disk.root) == data, "an old file was changed"
 

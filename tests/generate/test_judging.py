@@ -103,7 +103,7 @@ def test_metrics_of_a_sample_follow_from_the_statistics() -> None:
 
 
 @pytest.mark.skipif(shutil.which("java") is None, reason="METEOR needs Java")
-@pytest.mark.slow  # It starts Java.
+@pytest.mark.slow  # The test starts Java.
 def test_meteor_equals_the_value_of_its_published_scorer() -> None:
     """METEOR of three captions, the first of which has two words with other endings than its reference, equals 94.15.
     This expected value is the output of meteor-1.5.jar."""

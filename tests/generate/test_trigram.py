@@ -28,7 +28,7 @@ def test_probabilities_equal_those_of_nltk() -> None:
     tokens = make_tokens(60, 0)
     padded = [["B", "B", *map(str, ids), "B"] for ids in tokens]
     theirs = KneserNeyInterpolated(3, discount=DISCOUNT)
-    # nltk gets all n-grams of a sentence except the pair of the two boundaries before it, which follows no history.
+    # nltk gets all n-grams of a padded sentence except its first pair, the two boundaries, which follows no history.
     grams = [[tuple(s[i : i + n]) for n in (1, 2, 3) for i in range(n == 2, len(s) - n + 1)] for s in padded]
     theirs.fit(grams, [word for words in padded for word in words])
     ours = Trigram(tokens, BOUNDARY)

@@ -119,7 +119,7 @@ def test_grey_and_cmyk_colours_are_converted_by_their_profiles() -> None:
         assert pixel == pytest.approx((128, 128, 128), abs=2)
     cyan = Image.new("CMYK", (16, 16), (255, 0, 0, 0))
     pixel = decode(encoded(cyan, "TIFF", icc_profile=make_cmyk_profile()), LIMITS).getpixel((0, 0))
-    # The values of the function f for X, Y and Z in the CIE's definition of Lab.
+    # These are the values of the function f for X, Y and Z in the CIE's definition of Lab.
     lab = np.array([76 / 116, 76 / 116, 76 / 116 + 40 / 200])
     assert pixel == pytest.approx(to_srgb_of_light(np.linalg.inv(SRGB) @ (lab**3 * D50)), abs=3)
     white = decode(encoded(Image.new("CMYK", (16, 16)), "TIFF", icc_profile=make_cmyk_profile()), LIMITS)

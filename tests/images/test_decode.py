@@ -371,7 +371,7 @@ def test_decoding_a_jpeg_with_a_small_fault_writes_nothing_to_stderr(capfd: pyte
     data = encoded(PHOTOGRAPH, "JPEG", quality=95)
     faulty = data[: len(data) // 2] + b"\xff\xd0" + data[len(data) // 2 :]
     decode_pixels(faulty, LIMITS, [None])
-    assert "Corrupt JPEG data" in capfd.readouterr().err  # in this process, libjpeg writes a line
+    assert "Corrupt JPEG data" in capfd.readouterr().err  # In this process, libjpeg writes a line.
     assert list(isolated_map(decode_and_write, [faulty, data], 1)) == [(40, 60, 3)] * 2
     assert capfd.readouterr().err == "decoded\n" * 2
 
@@ -405,7 +405,8 @@ def test_a_photo_is_turned_upright_by_its_exif_orientation() -> None:
 
 def test_a_photo_is_turned_upright_although_pillow_cannot_write_its_exif_again() -> None:
     """The camera's name is a number, and is written as text only. The stored size is the size of the decoded photo."""
-    # The tag Model with one value of the type double, which is stored after the entries, and the orientation.
+    # The EXIF data has the orientation, and the tag Model with a value of the type double, which is stored after the
+    # entries.
     model = struct.pack("<HHII", 0x0110, 12, 1, 38)
     entry = struct.pack("<HHIHH", 0x0112, 3, 1, 6, 0)
     data = b"Exif\0\0II*\0" + struct.pack("<IH", 8, 2) + model + entry + struct.pack("<Id", 0, 1e300)

@@ -47,7 +47,8 @@ def test_sampled_regions_overlap_the_boxes_of_their_classes(size: tuple[int, int
 def test_a_network_learns_the_contents_of_boxes() -> None:
     encoder = make_encoder("shufflenet_v2_x0_5", side=32)
     before = {name: tensor.copy() for name, tensor in encoder.tensors().items()}
-    # After 30 steps, the running means of batch normalisation would lag behind, and rounding would decide the result.
+    # After only 30 steps, the running means of batch normalisation would lag behind, so that rounding would decide the
+    # result.
     schedule = DescentSchedule(80, 0.05, 1, clip=1e6)
     task = Finetuning(encoder, 2, schedule, CPU, torch.float32, seed=3, pretrained=False)
     losses = list(task.learn(make_batch(seed) for seed in range(80)))

@@ -41,7 +41,7 @@ def search_every_way(asked: tuple[str, str]) -> list[str]:
         parsed = parse(to_bytes(index), "the index", card)
         if (parsed.search(queries, TOP)[1] < 0).any():
             faults.append("a search returns too few vectors")
-        for step in (ROWS // 7, 2):  # first fewer allowed vectors than results, then more
+        for step in (ROWS // 7, 2):  # First fewer vectors than TOP are allowed, and then more.
             allowed = np.arange(ROWS) % step == 1
             for row in search_among(parsed, queries, TOP, allowed).rows.tolist():
                 wanted = set(np.flatnonzero(allowed).tolist())

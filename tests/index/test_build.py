@@ -153,7 +153,7 @@ def test_a_header_that_claims_more_than_the_file_is_refused(from_bytes: Callable
     index = faiss.IndexFlatL2(8)
     index.add(np.zeros((10, 8), np.float32))
     data = bytearray(to_bytes(index))
-    size = data.index((80).to_bytes(8, "little"))  # the size of the array of 10 x 8 floats
+    size = data.index((80).to_bytes(8, "little"))  # This is the size of the array of 10 x 8 floats.
     data[size : size + 8] = (1 << 28).to_bytes(8, "little")
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(IntegrityError, match="not a readable FAISS index"):

@@ -143,7 +143,7 @@ def test_next_candidates_are_built_if_the_recall_on_the_sample_is_too_high(
     vectors, queries = make_misleading()
     built = make(vectors, queries, "euclidean", candidates="auto", exact_limit=exact_limit, **SAMPLE_SETTINGS)
     found = from_bytes(to_bytes(built.index), "images.faiss", built.expected).search(queries, 10)[1]
-    assert overlap(found, nearest(vectors, queries, "euclidean")) >= 0.94  # 0.95 except for rounding
+    assert overlap(found, nearest(vectors, queries, "euclidean")) >= 0.94  # The recall is 0.95 except for rounding.
     assert met_only_on_the_sample(built)
 
 

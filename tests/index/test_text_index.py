@@ -574,7 +574,7 @@ def test_an_identifier_stays_first_in_sorted_results(run: Path, tmp_path: Path) 
     assert [hit.row["count"] for hit in dogs] == [1, 0, *range(23, 1, -1)]
     assert dogs.identified == 2 and {hit.matches for hit in dogs[:2]} == {("name",)}
     assert dogs.identified == searcher.images("dog", 24).identified
-    assert pickle.loads(pickle.dumps(dogs)).identified == 2  # noqa: S301  The test has written it.
+    assert pickle.loads(pickle.dumps(dogs)).identified == 2  # noqa: S301  This test has written the bytes.
     places = searcher.images("rome", 2, sort="-count")
     assert [hit.row["count"] for hit in places] == [20, 19] and places.identified == 0
 
@@ -612,7 +612,7 @@ def test_a_common_value_is_found_if_the_query_is_equal_to_it(
     found = searcher.images("são tomé", 24)
     assert {hit.row["image_id"] for hit in found if hit.matches} == set(range(22))
     assert found.identified == 0
-    with pytest.raises(InputError, match="none of the words"):  # This is not the whole value.
+    with pytest.raises(InputError, match="none of the words"):  # The word is only a part of the value.
         searcher.images("tomé", 24)
     monkeypatch.setattr(text_index, "MAX_MATCHES", 21)
     with pytest.raises(InputError, match="none of the words"):

@@ -107,7 +107,7 @@ def test_the_phrases_have_many_languages_and_scripts() -> None:
             assert found == {SCRIPTS.get(language, "LATIN")}, language
     assert len({SCRIPTS.get(language, "LATIN") for language in languages}) >= 4
     latin = tuple(languages.keys() - SCRIPTS.keys() - {"ja"})
-    for language in latin:  # simplemma counts the words that it knows in each language, and finds the same language.
+    for language in latin:  # simplemma, which counts known words, finds the same language.
         assert langdetect(" ".join(languages[language]), latin)[0][0] == language
 
 

@@ -108,7 +108,7 @@ def test_photos_are_removed_and_then_added(
     hits = searcher.nearest("images", query, 12)[0]
     named = [hit.row["path"].partition("-")[0] for hit in hits]
     np.testing.assert_allclose([hit.score for hit in hits], np.sort(scores)[::-1][:12], rtol=1e-5, atol=1e-6)
-    assert named.count("horse") == 11  # 12 images without image 3
+    assert named.count("horse") == 11  # There were 12 horses, and image 3 is removed.
     assert not {hit.row["image_id"] for hit in searcher.nearest("images", query, 96)[0]}.intersection(REMOVED_IDS)
 
 
@@ -446,7 +446,7 @@ def test_captions_that_an_addition_loses_are_counted(
     writer.link(bundle, but={"sentences.parquet"})
     writer.commit(source=bundle.card)
     run_command("add", start, runs["large"])
-    assert f"{start}: 11 captions skipped" in caplog.text  # the captions of image 7 and of the images 70 to 79
+    assert f"{start}: 11 captions skipped" in caplog.text  # They belong to image 7 and to the images 70 to 79.
 
 
 def test_a_damaged_index_of_the_run_does_not_hide_a_change_of_another(run_indexes: dict[str, Path]) -> None:

@@ -210,7 +210,7 @@ def test_a_constant_view_is_named_whatever_its_width_and_value(dims: tuple[int, 
         side = x if constant == "image" else y
         side[:] = (size * rng.standard_normal(side.shape[1])).astype(np.float32)
         total = Moments.zero(*dims)
-        for rows in np.array_split(np.arange(600), 3):  # The moments of three parts are added, as of several shards.
+        for rows in np.array_split(np.arange(600), 3):  # The moments of three parts are added, as if each were a shard.
             accumulator = MomentsAccumulator(*dims, threads=1)
             text = sparse.csr_array(y[rows]) if "sparse" in constant else y[rows]
             accumulator.add(x[rows], text, np.arange(len(rows)))
@@ -277,7 +277,7 @@ def test_a_ridge_at_the_end_of_its_grid_is_reported() -> None:
 
     trials = [trial(x, y, beta) for x in (0.1, 1.0, 10.0) for y in (0.0, 3.0) for beta in (0.1, 1.0)]
     assert choices_at_edges(trials, trial(1.0, 3.0, 0.1)) == ["text_ridge 3", "beta 0.1"]
-    # A text ridge of 0 is not reported, because no ridge is smaller. The value 0.5 of beta lies between those tried.
+    # A text ridge of 0 is not reported, because no ridge is smaller. The value 0.5 of beta is between two tried values.
     assert choices_at_edges(trials, trial(0.1, 0.0, 0.5)) == ["image_ridge 0.1"]
     assert choices_at_edges(trials[:1], trials[0]) == []  # If only one value was tried, nothing is reported.
 

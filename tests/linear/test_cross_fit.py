@@ -45,7 +45,7 @@ def test_scores_of_pairs_follow_the_definition() -> None:
     x = unit_rows(rng.standard_normal((4, 5)))
     y = unit_rows(rng.standard_normal((6, 5)))
     photographs, captions = score_rivals(Rivals(np.arange(10, 14), np.arange(20, 26), owners, x, y))
-    others = np.where(owners == np.arange(4)[:, None], -1, x @ y.T)  # The own captions of a photo count as -1.
+    others = np.where(owners == np.arange(4)[:, None], -1, x @ y.T)  # A photo's own captions count as -1.
     csls = 2 * x @ y.T - others.mean(axis=1)[:, None] - others.mean(axis=0)
     together = np.stack([csls[:, owners == image].mean(axis=1) for image in range(4)], axis=1)
     np.testing.assert_allclose(photographs.scores, np.diag(together), atol=1e-6)

@@ -100,7 +100,7 @@ def test_sharp_exponentials_neither_overflow_nor_vanish() -> None:
     balance = HubnessCorrection(BANK, {**NOTHING, side: terms}).bank.balance[side]
     assert np.isfinite(balance).all()
     close = np.abs(balance - (expected - expected.mean())) < 0.02
-    assert close.mean() > 0.8  # Not all are close, because exponents below LOWEST_EXPONENT are raised to it.
+    assert close.mean() > 0.8  # Others differ, because exponents below LOWEST_EXPONENT become LOWEST_EXPONENT.
 
 
 def test_a_bias_that_unit_vectors_cannot_have_is_reported_with_its_row(caplog: pytest.LogCaptureFixture) -> None:

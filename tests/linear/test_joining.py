@@ -125,8 +125,8 @@ def naive_relation(row: np.ndarray, anchors: np.ndarray, k: int, p: float) -> np
 def test_asif_is_the_loop_over_anchors(chosen_centring: float) -> None:
     task, unseen = make_fit_task("asif")
     (whole,) = task.sets.target_blocks()
-    # Only the first caption of each image is kept. Anchors with the same image would have equal cosines, so that it
-    # would be open which of them are kept.
+    # Only the first caption of each image is kept. Anchors with the same image would have equal cosines, so it would be
+    # undetermined which of these anchors are used.
     first = np.unique(whole.owners, return_index=True)[1]
     block = ViewBlock(whole.x, whole.y[first], np.arange(len(first)))
     sets = replace(task.sets, target=moments_of(block.x, block.y), target_blocks=lambda: [block])

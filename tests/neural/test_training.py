@@ -44,7 +44,7 @@ def test_a_killed_training_resumes_and_ends_with_the_same_model(model: str, own:
     kept: list[Checkpoint] = []
 
     def kill(training: Training) -> None:
-        if training.steps_done == 9:  # within the third epoch
+        if training.steps_done == 9:  # This step is within the third epoch.
             raise Killed
         kept.append(training.checkpoint())
 

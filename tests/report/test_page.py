@@ -175,7 +175,7 @@ def test_photos_minus_and_plus_words_are_shown_if_the_words_are_known(run: Path)
     assert "“the big dog” − “dog” + “cat”" in page.below("What ncca finds") and "zebra" not in page.text
     section = Layout(run).report.path.read_text().partition("“the big dog” −")[2].partition("</ol>")[0]
     photos = re.findall(r'alt="([^"]*)"', section)
-    assert photos[:4] == ["a dog", "a cat", "a cat", "a cat"] and len(photos) == 5  # there are three photos of cats
+    assert photos[:4] == ["a dog", "a cat", "a cat", "a cat"] and len(photos) == 5  # There are three photos of cats.
 
 
 def test_photos_that_were_added_to_an_index_are_not_in_the_report_of_its_run(own: Path, tmp_path: Path) -> None:

@@ -317,8 +317,8 @@ def watching() -> Iterator[Callable[[Stage, Callable[[], None]], None]]:
             (pq, "ParquetFile"), (pa, "memory_map"), (pa, "OSFile"),
         ]:  # fmt: skip
             patch.setattr(module, name, noting(getattr(module, name)))
-        # Commit records that were read to compare digests are in a cache. The cache is switched off, because a stage
-        # that reads such a record from it would not open a file, so that the test would not notice.
+        # Commit records that were read to compare digests are in a cache. Without the cache, a stage that reads such a
+        # record opens its file, and this test notices it.
         patch.setattr(commits, "_read", commits._read.__wrapped__)
         for name in ("faults", "require", "digest", "is_done"):
             patch.setattr(commits.Commits, name, trusting(getattr(commits.Commits, name)))

@@ -97,7 +97,7 @@ def test_words_find_regions(run: Path, regions: ServedGallery) -> None:
     assert client.get("/api/models/ncca/regions?snippet=purple+dog").json()["unknown"] == ["purple"]
     assert len(client.get("/api/models/ncca/images?sentence=dog&top=3").json()["results"]) == 3
     assert client.get("/api/models/ncca/regions?snippet=").status_code == 422
-    stranger = io.BytesIO()  # A photo that is not in the index, so that its regions are unknown.
+    stranger = io.BytesIO()  # This photo is not in the index, so its regions are unknown.
     Image.new("RGB", (40, 40)).save(stranger, "PNG")
     other = {"photograph": ("other.png", stranger.getvalue())}
     for kind, file in (("sentences", other), ("arithmetic", photograph(run))):

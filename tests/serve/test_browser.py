@@ -120,7 +120,7 @@ def test_a_photo_is_opened_and_used_as_a_query(page: Any, address: str) -> None:
     playwright.expect(dialog.locator("h2")).to_contain_text("dog-16.png")
     page.keyboard.press("ArrowLeft")
     playwright.expect(dialog.locator("h2")).to_contain_text("dog-8.png")
-    page.keyboard.press("Escape")  # This leads to the query of the link, not to the previous page of the browser.
+    page.keyboard.press("Escape")  # This key leads to the query of the link, not to the previous page of the browser.
     playwright.expect(dialog).to_be_hidden()
     playwright.expect(page).not_to_have_url(re.compile("image="))
     assert page.url.startswith(f"{address}/?q=a+dog")

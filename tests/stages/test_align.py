@@ -1,4 +1,6 @@
-"""The stage `align` with a synthetic region model, and the ranker of its snippets for generated captions."""
+"""Tests of the stage `align` with a synthetic region model, and of the ranker that scores the aligned phrases for
+generated captions.
+"""
 
 import json
 from pathlib import Path

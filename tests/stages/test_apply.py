@@ -1,4 +1,6 @@
-"""The commands `apply`, `add` and `remove`: photos that the model has never seen are indexed in its joint space."""
+"""Tests of the commands `apply`, `add` and `remove`: photos that the model has never seen are indexed in its joint
+space.
+"""
 
 import hashlib
 import json
@@ -28,8 +30,9 @@ from stages.catalogue import declared
 
 @pytest.fixture(scope="module")
 def applied(colours: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Apply an index of the run `colours` to 24 photos without captions, in shards of 16. Return the folder that has
-    the photos in `photos` and the run of `apply` in `out`."""
+    """Apply the index of the run `colours` to 24 photos without captions, in shards of 16. Return the folder that has
+    the photos in `photos` and the run that `apply` makes in `out`.
+    """
     folder = tmp_path_factory.mktemp("applied")
     draw(folder / "photos" / "2021", 24, 1)
     (folder / "photos" / "note.txt").write_text("not a caption")
@@ -39,7 +42,9 @@ def applied(colours: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def apply(source: Path, photos: Path, output: Path, *options: str) -> str:
-    """Apply the index `bundle` of the run `source` to photos, and return the output of the command."""
+    """Apply the index `bundle` of the run `source` to the folder `photos`, with the run of `apply` in `output`, and
+    return the output of the command. `options` are further options of the command.
+    """
     small = output.with_name("small.yaml")
     small.write_text(yaml.safe_dump({"shard_size": 16, "extract": CONFIG["extract"]}))
     return run_command("apply", source / "bundle", photos, "--output", output, "--config", small, *options)
@@ -72,7 +77,9 @@ def test_the_card_says_what_the_model_was_trained_on(colours: Path, applied: Pat
 
 def test_an_index_without_captions_anywhere_is_measured_with_phrases(applied: Path, tmp_path: Path) -> None:
     """Neither the index that is applied nor the photos have captions. The recall of the new index is measured with
-    photos as queries, or with the user's own queries (`phrases`) if the key hubness.queries names a file of them."""
+    photos as queries (`images`). If the key hubness.queries names a file with queries, it is measured with these
+    queries (`phrases`).
+    """
     draw(tmp_path / "others", 30, 6)
     source = applied / "out/index/ncca"
     asked = [f"a {colour} picture of {colour} number {number}" for number in range(8) for colour in COLOURS]
@@ -128,7 +135,7 @@ def test_an_index_is_not_written_over_another(colours: Path, applied: Path, tmp_
 
 @pytest.fixture(scope="module")
 def joined(colours: Path, applied: Path) -> Path:
-    """Copy the index of 40 photos, add the index of the other 24 photos to the copy, and return the copy's folder."""
+    """Copy the index of 40 photos, add the index of 24 other photos to the copy, and return the folder of the copy."""
     run_command("add", colours / "bundle", applied / "out", "--copy-to", applied / "joined")
     return applied / "joined"
 
@@ -149,9 +156,10 @@ def test_an_added_index_is_linked_and_searched_together_with_the_first(
 
 
 def test_photos_are_added_in_place(colours: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """`add` skips photos that the index has or that were removed, and adds only the new photos of a folder.
+    """The command `add` adds the new photos of a folder. It skips photos that are in the index, and a photo that was
+    removed from the index.
 
-    After a change of the model of the index, the added photos are embedded again.
+    After a change of the model of the index, the photos that were added are embedded again.
     """
     caplog.set_level("INFO")
     index = shutil.copytree(colours / "bundle", tmp_path / "index")
@@ -184,7 +192,9 @@ def test_photos_are_added_in_place(colours: Path, tmp_path: Path, caplog: pytest
 def test_a_second_addition_says_that_nothing_is_new(
     colours: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One of the two photos is in the index itself. Numbers of shards and of queries per second are debug messages."""
+    """The index has one of the two photos, so the first call of `add` adds only the other photo. Numbers of shards and
+    of queries per second are debug messages.
+    """
     caplog.set_level("INFO")
     index = shutil.copytree(colours / "bundle", tmp_path / "index")
     photos = tmp_path / "photos"
@@ -271,7 +281,7 @@ def test_photos_of_an_index_and_of_its_addition_are_read_from_their_folders(join
 
 
 def test_an_index_of_several_shards_is_applied_to_a_webdataset_shard(joined: Path, tmp_path: Path) -> None:
-    """The photos have captions, but are put into the split `gallery`, so no model learns from them."""
+    """The photos have captions, but their split is `gallery`, so that no model learns from them."""
     shutil.copytree(joined, tmp_path / "joined" / "bundle")
     for name in draw(tmp_path / "photos", 12, 4):
         (tmp_path / "photos" / name).with_suffix(".txt").write_text("a picture")
@@ -282,7 +292,9 @@ def test_an_index_of_several_shards_is_applied_to_a_webdataset_shard(joined: Pat
 
 
 def test_removed_photos_are_not_added_again(colours: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The removal holds after the photos were moved, after a refresh, and for copies of a removed photo."""
+    """A removed photo stays removed after its folder has moved, and after the added photos are embedded again. A copy
+    of a removed photo is removed too.
+    """
     caplog.set_level("INFO")
     index = shutil.copytree(colours / "bundle", tmp_path / "index")
     photos = tmp_path / "photos"
@@ -321,9 +333,12 @@ def test_a_failed_refresh_names_the_command_that_adds_the_photos_again(
 
 
 def test_an_addition_keeps_only_photos_that_the_index_does_not_have(colours: Path, tmp_path: Path) -> None:
-    """An index with two additions is built again with eight photos: six of the eight photos of the first addition, and
-    all photos of the second. `refresh_additions` then keeps the other two photos of the first addition, and removes the
-    second addition and an addition that links the index itself."""
+    """The indexed photos are replaced by eight others, while the two additions of the index stay. The eight photos are
+    six of the eight photos of the first addition, and both photos of the second.
+
+    `refresh_additions` then keeps the two missing photos of the first addition. It removes the second addition, and an
+    addition that has the same photos as the index.
+    """
     index = shutil.copytree(colours / "bundle", tmp_path / "index")
     names = draw(tmp_path / "photos", 8, 2)
     draw(tmp_path / "few", 2, 3)

@@ -1,4 +1,6 @@
-"""The command `audit` lists the faults of a collection, and `ingest` leaves out the listed photos and captions."""
+"""Tests of the command `audit`, which lists the faults of a collection, and of `ingest`, which leaves out the listed
+photos and captions.
+"""
 
 import shutil
 from collections import Counter
@@ -25,16 +27,19 @@ COLOURS = ("red", "green", "blue", "black", "white", "pink", "grey")
 THINGS = ("dog", "cat", "bird", "horse", "boat", "house", "tree", "car", "kite")
 IMAGES = 252
 WRONG = range(10, IMAGES, 20)
-"""Photos all of whose captions belong to another photo."""
+"""Numbers of the photos whose captions all belong to another photo. Photo i is the file i.png."""
 PARTLY_WRONG = range(15, IMAGES, 20)
-"""Photos with one caption that belongs to another photo."""
+"""Numbers of the photos with one caption that belongs to another photo."""
 COPY = "copy.png"
-"""A mirrored copy of the training photo 5.png, which is in the test split."""
+"""The name of a photo in the test split that is a mirrored copy of the training photo 5.png."""
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make a run of photos with three captions each, which name a colour and a thing. One photo has a mirrored copy."""
+    """Make a run of 252 photos with three captions each, and of a mirrored copy of one photo, and return its folder.
+    Captions name a colour and a thing, and the features of a photo depend on both. The photos in WRONG have three wrong
+    captions, and the photos in PARTLY_WRONG have one.
+    """
     folder = tmp_path_factory.mktemp("audit")
     data = folder / "data"
     run = folder / "run"
@@ -156,7 +161,9 @@ def test_the_audit_from_python_has_the_same_findings_without_decided_pairs(run: 
 def test_a_report_that_cannot_be_made_does_not_stop_an_audit(
     run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The inputs of the report are missing here. An index that `remove` has changed raises the same class of error."""
+    """The report cannot be made here, because its inputs are missing. An index that `remove` has changed would raise an
+    error of the same class.
+    """
     layout = Layout(shutil.copytree(run, tmp_path / "run"))
     layout.report.path.parent.mkdir()
     layout.report.path.write_text("an earlier report")
@@ -167,7 +174,7 @@ def test_a_report_that_cannot_be_made_does_not_stop_an_audit(
 
 
 def captions_of(manifest: Manifest) -> list[str]:
-    """Return a line with the photo, a tab and the text for each caption."""
+    """Return a line for each caption of the manifest: the path of its photo, a tab, and the text."""
     names = manifest.images["path"].to_pylist()
     texts = manifest.sentences["text"].to_pylist()
     return [f"{names[owner]}\t{text}" for owner, text in zip(manifest.sentence_images.tolist(), texts, strict=True)]

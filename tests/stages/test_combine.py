@@ -1,4 +1,4 @@
-"""The stages `combine` and `join-embeddings` on two synthetic models, one of which is always wrong."""
+"""Tests of the stages `combine` and `join-embeddings` on two synthetic models, one of which is always wrong."""
 
 from pathlib import Path
 
@@ -18,7 +18,9 @@ from pipeline.storage.shards import EMBEDDINGS, Shard, write_shard
 
 
 def configure(run: Path, grid: list[float]) -> Path:
-    """Configure the ensemble `both` with this grid of weights, and return the path of the configuration."""
+    """Write the configuration of the run, with the ensemble `both`, whose weights are chosen from `grid`. Return the
+    path of the configuration.
+    """
     ensembles = {"both": {"members": ["right", "wrong"], "weights": grid}}
     variants = {name: {"model": "ncca"} for name in ("right", "wrong")}
     write_config(run, {"ensembles": ensembles, "variants": variants, "models": ["both"]})
@@ -27,7 +29,9 @@ def configure(run: Path, grid: list[float]) -> Path:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make a run with the models `right` and `wrong`. The second model confuses each thing with the thing before it."""
+    """Make a run with the models `right` and `wrong`, and return its folder. The model `wrong` confuses each thing with
+    the thing before it.
+    """
     run = make_run(tmp_path_factory.mktemp("run"), held_out="dev")
     for row in ("right", "wrong"):
         parameters = read_parameters(run / "models/ncca/model.safetensors", MODEL)
@@ -50,14 +54,14 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def combine(run: Path, ensemble: str) -> Parameters:
-    """Make the model and the embeddings of an ensemble, and return its model."""
+    """Combine the members of an ensemble, write its embeddings, and return the stored model of the ensemble."""
     make_stage("combine", run, ensemble)
     make_stage("join_embeddings", run, ensemble)
     return read_model(run, ensemble)
 
 
 def combine_both(run: Path, grid: list[float]) -> Parameters:
-    """Make the ensemble `both` with this grid of weights, and return its model."""
+    """Make the ensemble `both`, whose weights are chosen from `grid`, and return its stored model."""
     configure(run, grid)
     return combine(run, "both")
 
@@ -122,6 +126,6 @@ def test_a_region_model_as_a_member_makes_a_region_ensemble(run: Path) -> None:
 
 
 def read_scores(fragments: Embeddings) -> np.ndarray:
-    """Return the scores of all images (rows) and all sentences (columns)."""
+    """Return the scores (24, 48) of all images and all sentences by the rule of the embeddings."""
     images, sentences = (fragments.read(what, np.arange(count)) for what, count in (("images", 24), ("sentences", 48)))
     return multivector_scores(images, sentences, fragments.rule).numpy()

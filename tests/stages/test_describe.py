@@ -1,4 +1,4 @@
-"""The stages that train a generator, generate captions from stored features, and evaluate the captions."""
+"""Tests of the stages that train a generator, generate captions from stored features, and evaluate the captions."""
 
 import json
 from dataclasses import replace
@@ -19,7 +19,9 @@ from pipeline.storage.parameters import MODEL, read_parameters
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make a run with features, tokens and an index, configured for all generators."""
+    """Make a synthetic run with features, tokens and an index, whose configuration names all generators, and return its
+    folder.
+    """
     return make_described_run(tmp_path_factory.mktemp("describe") / "run")
 
 
@@ -58,7 +60,7 @@ def test_unknown_and_missing_inputs_are_refused(run: Path, tmp_path: Path) -> No
 
 
 def test_a_generator_of_another_joint_space_is_refused(run: Path) -> None:
-    """The generator was trained with another value of `describe.space`."""
+    """The stored generator says that it was trained with another value of the key `describe.space`."""
     train(run, "lbl")
     opened = Run(run)
     stored = read_generator(opened, "lbl")

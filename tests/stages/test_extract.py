@@ -1,4 +1,6 @@
-"""The stages `prepare-encoder` and `extract`: their outputs, a restart after a kill, and images that have changed."""
+"""Tests of the stages `prepare-encoder` and `extract`: their outputs, a restart after a kill, and images that have
+changed.
+"""
 
 import json
 import shutil
@@ -39,7 +41,9 @@ SETTINGS = {
 
 
 def configure(folder: Path, **changes: object) -> Path:
-    """Write SETTINGS with `changes` to the section `extract` or to the encoder, and return the path."""
+    """Write SETTINGS as the configuration in `folder`, and return its path. Each of `changes` replaces a key of the
+    section `extract` if the section has this key, and otherwise a key of the encoder.
+    """
     settings = json.loads(json.dumps(SETTINGS))
     for key, value in changes.items():
         (settings["extract"] if key in settings["extract"] else settings["encoders"][0])[key] = value
@@ -50,7 +54,9 @@ def configure(folder: Path, **changes: object) -> Path:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make a collection of 22 images, the manifest of a run, and an encoder."""
+    """Make a run with its collection of 22 images, its manifest and the encoder `small`, and return the folder of the
+    run.
+    """
     folder = tmp_path_factory.mktemp("made")
     (folder / "data").mkdir()
     for i in range(COUNT):
@@ -65,7 +71,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def run(made: Path, tmp_path: Path) -> Path:
-    """Return a copy of the run that a test may change. Its manifest names the copied images."""
+    """Copy the run, so that a test may change it, and return the folder of the copy. The manifest of the copy names the
+    copied images.
+    """
     shutil.copytree(made, tmp_path / "run")
     summary = tmp_path / "run/manifest/manifest.json"
     value = json.loads(summary.read_text())
@@ -74,19 +82,23 @@ def run(made: Path, tmp_path: Path) -> Path:
 
 
 def arguments(run: Path, part: int = 0, **changes: object) -> list[str]:
-    """Configure the run with `changes`, and return the arguments of `extract` for the shard number `part`."""
+    """Configure the run with `changes`, and return the arguments of `extract` for the encoder `small` and the shard
+    `part`.
+    """
     configure(run, **changes)
     return ["small", "--run", str(run), "--part", str(part)]
 
 
 def extract(run: Path, part: int = 0, **changes: object) -> Shard:
-    """Configure the run with `changes`, run `extract` for the shard number `part`, and return the shard."""
+    """Configure the run with `changes`, extract the shard number `part` with the encoder `small`, and return the
+    shard.
+    """
     run_command("extract", *arguments(run, part, **changes))
     return Shard(shard_path(run / "features/small", part), FEATURES)
 
 
 def extract_in_plain_loop(run: Path, rows: range) -> np.ndarray:
-    """Compute the features of images in the simplest way: one image at a time, in float32."""
+    """Compute the features (n, 512) of the n images `rows` in the simplest way: one image at a time, in float32."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         network = torchvision.models.get_model("squeezenet1_1", weights=None).eval()
@@ -140,7 +152,7 @@ def test_two_encoders_share_one_decoding_of_each_photo(run: Path, monkeypatch: p
 
 
 class Killed(BaseException):
-    """Error that stands for a kill of the process."""
+    """An error that stands for a kill of the process. `except Exception` does not catch it."""
 
 
 def test_a_killed_extraction_continues_from_its_checkpoint(run: Path) -> None:

@@ -1,6 +1,6 @@
-"""Refits and hubness corrections of models.
+"""Tests of refits and of hubness corrections of models.
 
-A refit learns from the splits train and dev with the hyperparameters that another model chose on dev. A hubness
+A refit learns from the splits train and dev, with the hyperparameters that another model chose on dev. A hubness
 correction is tested alone, as a refit, and in ensembles.
 """
 
@@ -51,14 +51,19 @@ SETTINGS = {
 
 
 def correct(run: Path, row: str) -> Parameters:
-    """Fit the hubness correction of the model or variant with the name `row`, and return the stored corrected model."""
+    """Fit the hubness correction of the corrected model `row`, such as `ncca-csls`, and return the stored corrected
+    model.
+    """
     make_stage("fit_hubness", run, row)
     return read_model(run, row)
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make a run with the models `ncca` and `bow`, their refits, and two variants of `ncca`, one of them corrected."""
+    """Make a run with five fitted models and their embeddings: `ncca` and `bow`, the refits of both, and the variant
+    `stern` of `ncca`. The variant `ncca-csls`, which is corrected for hubness, is made too. Return the folder of the
+    run.
+    """
     run = make_trainable(tmp_path_factory.mktemp("run"))
     add_moments(run, SETTINGS)
     for model in ("ncca", "stern", "ncca-refit"):

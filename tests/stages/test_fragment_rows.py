@@ -1,4 +1,4 @@
-"""The stages `train`, `embed` and `evaluate` for region models, on a small collection with regions."""
+"""Tests of the stages `train`, `embed` and `evaluate` for region models, on a small collection with regions."""
 
 import json
 from pathlib import Path
@@ -25,8 +25,9 @@ SETTINGS = {
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make a run of 48 images with features, tokens and regions. Each image has one to four regions, and region 0 has
-    the features of the image plus noise. The other regions are noise."""
+    """Make a run of 48 images with features, tokens and regions, and return its folder. Each image has one to four
+    regions. Region 0 has the features of the image plus noise, and all other regions are noise.
+    """
     folder = make_run(tmp_path_factory.mktemp("run"), images=48, held_out="dev")
     manifest = Manifest(folder / "manifest")
     write_config(folder, CONFIG, SETTINGS)

@@ -1,4 +1,6 @@
-"""A collection in which some photos have no captions: these photos are found, but no model learns from them."""
+"""Tests of a collection in which some photos have no captions: these photos are found, but no model learns from
+them.
+"""
 
 import json
 from pathlib import Path
@@ -12,14 +14,16 @@ from pipeline.storage.manifest import Manifest
 from pipeline.storage.shards import MOMENTS, Shard
 
 CAPTIONED = 40
-"""Number of photos with captions."""
+"""Number of photos with captions. These photos come first."""
 UNLABELLED = 20
 """Number of photos without captions."""
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make a run of 40 photos with captions and 20 photos without captions, with an index in `bundle`."""
+    """Make a run of 40 photos with captions and 20 photos without captions, with an index in `bundle`. Return the
+    folder of the run.
+    """
     return make_colours(tmp_path_factory.mktemp("gallery") / "colours", UNLABELLED)
 
 

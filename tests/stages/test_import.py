@@ -1,4 +1,6 @@
-"""The stage `import-vectors`: precomputed features of images and vectors of sentences become shards of a run."""
+"""Tests of the stage `import-vectors`: precomputed features of images and vectors of sentences become shards of a
+run.
+"""
 
 import logging
 import shutil
@@ -27,31 +29,33 @@ from pipeline.text.tokens import TermSettings
 from pipeline.text.wordvectors import WordVectors
 
 COUNT = 24
-"""Number of images."""
+"""Number of images in the run."""
 TEXTS = 48
-"""Number of sentences, two per image."""
+"""Number of sentences in the run, two per image."""
 IMPORTED = {"name": "precomputed", "kind": "imported", "path": "f.npy"}
 
 
 def configure(made: Path, *more: dict, **entry: str) -> None:
-    """Configure the run `made` to import the encoder `precomputed` from files in the run's parent folder.
+    """Configure the run `made` to import the features of the encoder `precomputed` from f.npy in the parent folder of
+    the run.
 
-    `entry` are further keys of its entry, and `more` are further parts of the configuration.
+    `entry` replaces or adds keys of the encoder, and `more` are further parts of the configuration.
     """
     write_config(made, {"data_root": str(made.parent), "encoders": [IMPORTED | entry]}, *more)
 
 
 @pytest.fixture
 def made(tmp_path: Path) -> Path:
-    """Make a run of 24 images in shards of 10."""
+    """Make a run of 24 images in shards of 10, configured to import features, and return its folder."""
     configure(run := make_run(tmp_path / "run"))
     return run
 
 
 @pytest.fixture
 def source(made: Path, tmp_path: Path) -> Path:
-    """Write features of the images in reverse order, and return the path of their file. The features of image i are
-    [i, 2 i], and the name of this row is the path of the image, but in another folder."""
+    """Write features of the images, in reverse order, and return the path of the file. The features of image i are [i,
+    2 i]. A text file beside it names each row by the path of its image, but in another folder.
+    """
     paths = Manifest(made / "manifest").images["path"].to_pylist()
     ids = np.arange(COUNT)[::-1]
     np.save(tmp_path / "f.npy", np.stack([ids, 2 * ids], axis=1).astype(np.float32))
@@ -60,7 +64,7 @@ def source(made: Path, tmp_path: Path) -> Path:
 
 
 def import_features(made: Path) -> Features:
-    """Import the features `precomputed`, and return the features of the run."""
+    """Import the features of the encoder `precomputed`, and return all features of the run."""
     make_stage("import_vectors", made, "features/precomputed")
     return Run(made).features
 
@@ -87,7 +91,9 @@ def test_rows_without_an_image_are_named_in_a_warning(
 
 
 def rename(source: Path, old: str, new: str) -> None:
-    """Replace a name in the file of names."""
+    """Replace `old` by `new` in the text file beside `source`, which names the rows of `source`. The test fails if the
+    file does not contain `old`.
+    """
     names = source.with_suffix(".txt")
     assert old in names.read_text()
     names.write_text(names.read_text().replace(old, new))
@@ -122,7 +128,9 @@ def put_nan(source: Path, row: int) -> None:
 
 
 def test_the_encoder_of_precomputed_features_is_kept_for_queries_if_it_agrees(made: Path, source: Path) -> None:
-    """A SqueezeNet computed the features, which were then multiplied by 5. Only their direction must agree."""
+    """A SqueezeNet computed the features, which were then multiplied by 5. The stage `prepare_encoder` compares only
+    the direction of vectors, so it accepts the SqueezeNet as the encoder of queries.
+    """
     maker = {"name": "maker", "architecture": "squeezenet1_1", "weights": "untrained", "resize": 64, "crop": 64}
     configure(made, {"query_encoders": [maker]}, made_by="maker")
     network = untrained(NetworkSpec("squeezenet1_1", "average", Preprocessing(64, 64, (0, 0, 0), (1, 1, 1)), False), 3)
@@ -150,13 +158,14 @@ def test_the_encoder_of_precomputed_features_is_kept_for_queries_if_it_agrees(ma
 # --- sentences
 
 MAKER = {"name": "maker", "kind": "averaged"}
-"""The text encoder that computed the imported vectors."""
+"""The configuration of the text encoder that computed the imported vectors."""
 
 
 def configure_texts(made: Path, *more: dict, **own: str) -> None:
-    """Configure the run `made` to import the text encoder `precomputed` from files in the run's parent folder.
+    """Configure the run `made` to import the vectors of the text encoder `precomputed` from s.npy in the parent folder
+    of the run.
 
-    `own` are further keys of its entry, and `more` are further parts of the configuration.
+    `own` replaces or adds keys of the text encoder, and `more` are further parts of the configuration.
     """
     entry = {"name": "precomputed", "kind": "imported", "path": "s.npy", **own}
     write_config(made, {"data_root": str(made.parent), "models": ["ncca"], "text_encoders": [entry]}, *more)
@@ -164,16 +173,18 @@ def configure_texts(made: Path, *more: dict, **own: str) -> None:
 
 @pytest.fixture
 def captioned(made: Path) -> Path:
-    """Configure the run to import vectors of its sentences, two per image, and return the run."""
+    """Configure the run to import vectors of its 48 sentences, two per image, and return the folder of the run."""
     configure_texts(made)
     return made
 
 
 @pytest.fixture
 def texts_source(captioned: Path, tmp_path: Path) -> Path:
-    """Write vectors of the sentences in reverse order, and return the path of their file. Sentence i has [i, 2 i].
+    """Write vectors of the sentences, in reverse order, and return the path of the file. The vector of sentence i is
+    [i, 2 i].
 
-    Each row is named by the path of the image in another folder, and the number of the sentence in the image.
+    A text file beside it names each row by the path of the image, but in another folder, and by the number of the
+    sentence in the image (`PATH#NUMBER`).
     """
     ids = np.arange(TEXTS)[::-1]
     paths = open_run(captioned).manifest.images["path"].to_pylist()
@@ -183,7 +194,9 @@ def texts_source(captioned: Path, tmp_path: Path) -> Path:
 
 
 def import_sentences(captioned: Path) -> np.ndarray:
-    """Import the vectors `precomputed`, and return the vectors of all sentences as an array (48, dim)."""
+    """Import the vectors of the text encoder `precomputed`, and return the vectors (48, dim) of all sentences in the
+    order of their ids.
+    """
     make_stage("import_vectors", captioned, "text/precomputed")
     run = open_run(captioned)
     shards = [VectorShard(run.layout.sentences("precomputed").shard(number)) for number in range(run.manifest.n_shards)]
@@ -205,7 +218,9 @@ def test_without_names_rows_are_in_the_order_of_the_manifest(captioned: Path, te
 
 @pytest.mark.parametrize("form", ["parquet", "clip-retrieval"])
 def test_rows_are_matched_by_the_words_of_the_sentences(captioned: Path, tmp_path: Path, form: str) -> None:
-    """Each thing is in three images, so that "a dog" is the text of three sentences and of three rows."""
+    """Each thing is in three images, so three sentences and three rows have the text "a dog", with equal vectors. Rows
+    with equal words but different vectors are refused.
+    """
     texts = open_run(captioned).manifest.sentences["text"].to_pylist()
     rows = np.array([[len(text), sum(map(ord, text)) % 1000] for text in texts], np.float32)
     order = np.random.default_rng(0).permutation(TEXTS)

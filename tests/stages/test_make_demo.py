@@ -1,4 +1,6 @@
-"""The stage `make-demo`: the files of the demo collection, its annotations, and folders that it refuses."""
+"""Tests of the stage `make-demo`: the files of the demo collection, its annotations, and folders that the stage
+refuses.
+"""
 
 import json
 from collections import Counter, defaultdict
@@ -19,7 +21,9 @@ TEXT_FILES = {"captions.tsv", "splits.tsv", "weak.tsv", "boxes.tsv", "names.tsv"
 
 
 def make_demo(folder: Path, processes: int = 0) -> None:
-    """Generate a demo collection in `folder`."""
+    """Generate a demo collection of 12 images in `folder`, with `processes` further processes. An error of the command
+    is raised. The configuration is written beside `folder`.
+    """
     config = folder.with_name("config.yaml")
     config.write_text(json.dumps({"demo": SPLIT_SIZES}))
     arguments = ["--output", str(folder), "--config", str(config), "--processes", str(processes)]
@@ -29,7 +33,7 @@ def make_demo(folder: Path, processes: int = 0) -> None:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Return the bytes of all files, by their relative paths."""
+    """Return the bytes of all files in `folder` and in the folders below it, by their paths relative to `folder`."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 

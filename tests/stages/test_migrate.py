@@ -1,4 +1,4 @@
-"""Features that are mapped from the features of an older encoder, and their replacement by `extract`."""
+"""Tests of features that are mapped from the features of an older encoder, and of their replacement by `extract`."""
 
 from pathlib import Path
 
@@ -15,28 +15,35 @@ from pipeline.storage.stored_index import StoredIndex, open_index
 from stages.operations.run import RunFailure
 
 OLD = CONFIG["encoders"][0]
-"""The encoder whose features exist."""
+"""The configuration of the encoder whose features exist."""
 NEW = {**OLD, "name": "new", "architecture": "shufflenet_v2_x0_5"}
-"""The encoder whose features are mapped."""
+"""The configuration of the encoder whose features are mapped from the features of OLD."""
 MAPPED = {"mapped": {"new": "eye"}, "mapping_images": 50}
-"""Settings of `extract` that map the features of all but 50 images."""
+"""Settings of `extract` by which 50 sampled images are extracted, and the features of all other images are mapped."""
 
 
 def configure(run: Path, encoder: dict, **extract: object) -> None:
-    """Configure one encoder, and change settings of `extract`."""
+    """Write CONFIG with `encoder` as its only encoder as the configuration of the run. `extract` replaces settings of
+    its section `extract`.
+    """
     extract = {**CONFIG["extract"], **extract}
     (run / "config.yaml").write_text(yaml.safe_dump({**CONFIG, "encoders": [encoder], "extract": extract}))
 
 
 def build_index(run: Path) -> StoredIndex:
-    """Fit the model `ncca`, embed the images with it, build its index, and return the index."""
+    """Fit the model `ncca` with the features of the configured encoder, embed the images, build the index of the model,
+    and return the index.
+    """
     for stage, *names in (("accumulate", "target"), ("fit", "ncca"), ("embed", "ncca")):
         make_stage(stage, run, *names)
     return open_index(build_bundle(run))
 
 
 def test_mapped_features_are_searched_until_extract_replaces_them(tmp_path: Path) -> None:
-    """The features of the sampled images are extracted. The index marks images whose features are mapped."""
+    """A run gets mapped features for 14 images of a new encoder, and extracted features for a sample of 50 images. The
+    index marks the images whose features are mapped. Later, `extract` replaces the mapped features, and they do not
+    come back.
+    """
     run = tmp_path / "colours"
     names = draw(run / "data", 64, 0)
     captions = (f"{name}\t0\ta {name.partition('-')[0]} picture\n" for name in names)
@@ -82,7 +89,7 @@ def test_migrate_names_the_missing_encoder_or_features(tmp_path: Path, old: str,
 
 
 def test_a_run_is_migrated_without_files(tmp_path: Path) -> None:
-    """The name of an encoder may contain a dot. It is not taken for a missing file."""
+    """The names of encoders have a dot, but are not taken for names of missing files."""
     config = tmp_path / "config.yaml"
     encoders = [{**NEW, "name": "new.v2"}]
     config.write_text(yaml.safe_dump({**CONFIG, "encoders": encoders, "results_root": str(tmp_path), "name": "mine"}))

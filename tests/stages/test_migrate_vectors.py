@@ -1,4 +1,4 @@
-"""Vectors without photos are migrated to a new encoder, with `migrate` and with Python."""
+"""Tests of vectors without photos that are migrated to a new encoder, with `migrate` and with Python."""
 
 from pathlib import Path
 
@@ -14,15 +14,18 @@ from pipeline.storage.index_folder import COLUMNS
 from pipeline.storage.index_shard import IndexShard, IndexWriter
 
 COUNT = 400
-"""Number of old vectors."""
+"""Number of vectors by the old encoder."""
 SAMPLE = 120
-"""Number of new vectors."""
+"""Number of rows in CHOSEN, for which `migrate` gets vectors by the new encoder."""
 RNG = np.random.default_rng(0)
 NEW = RNG.normal(size=(COUNT, 8)).astype("f4")
 """Vectors of all rows by the new encoder. The tests give only the rows in CHOSEN to `migrate`, unless a test says
-otherwise."""
+otherwise.
+"""
 OLD = (NEW @ np.linalg.qr(RNG.normal(size=(12, 8)))[0].T).astype("f4")
-"""Vectors of all rows by the old encoder: the vectors of NEW in a space of more dimensions, with the same angles."""
+"""Vectors of all rows by the old encoder: the vectors of NEW, turned into a space of 12 dimensions with the same
+angles.
+"""
 CHOSEN = RNG.permutation(COUNT)[:SAMPLE]
 NAMES = [f"photo-{row:03d}.jpg" for row in range(COUNT)]
 
@@ -32,8 +35,8 @@ def unit(vectors: np.ndarray) -> np.ndarray:
 
 
 def write(path: Path, vectors: np.ndarray, names: list[str] | None = None) -> Path:
-    """Write vectors to the file `path`, and return `path`. A Parquet file has the names too, and a .npy file has them
-    in a text file next to it. Without `names`, a .npy file has no text file.
+    """Write vectors to the file `path`, and return `path`. The names are a column of a Parquet file, which needs them,
+    and a text file beside a .npy file. Without `names`, a .npy file has no text file.
     """
     if path.suffix == ".parquet":
         pq.write_table(pa.table({"name": names, "vector": list(vectors)}), path)
@@ -56,14 +59,18 @@ def test_a_planted_linear_map_is_recovered_in_both_directions() -> None:
 
 
 def test_unrelated_vectors_keep_no_more_than_chance() -> None:
-    """Of 119 other rows, 10 are right, so a random search finds 10 / 119 of them."""
+    """For each of the 120 rows, 10 of the 119 other rows are its neighbours. A search that ignores the vectors would
+    therefore find 10 / 119 of them.
+    """
     rng = np.random.default_rng(1)
     kept = jointspace.migrate(rng.normal(size=(SAMPLE, 12)), NEW[CHOSEN]).kept
     assert 0 <= kept["gallery"] < 0.2 and 0 <= kept["queries"] < 0.2
 
 
 def test_captions_are_a_third_view_with_several_captions_per_photo() -> None:
-    """The map equals ridge regression on the images and on the mean captions of the rows without a new vector."""
+    """The map equals a ridge regression on two sets of centred pairs: the old and new vectors of the sampled images,
+    and the old vectors and mean captions of the images that have captions but no new vector.
+    """
     rng = np.random.default_rng(1)
     owners = np.repeat(np.arange(COUNT), 2)[rng.permutation(2 * COUNT)][: COUNT + 60]
     texts = NEW[owners] + 0.5 * rng.normal(size=(len(owners), 8)) + 2
@@ -129,7 +136,9 @@ def test_rows_without_names_are_paired_by_order_or_by_their_numbers(tmp_path: Pa
 
 
 def test_the_old_vectors_may_be_an_index(tmp_path: Path) -> None:
-    """New vectors that are a rotation of the vectors in the index are recovered for the rows without a new vector."""
+    """The new vectors are a rotation of the vectors in the index. The command recovers the rotation, and so the new
+    vectors of all rows.
+    """
     rng = np.random.default_rng(1)
     space = jointspace.fit(OLD, NEW, dimensions=[8])
     space.index(tmp_path / "index", OLD, names=NAMES)
@@ -205,7 +214,7 @@ def test_repeated_names_and_captions_of_another_encoder_are_refused(tmp_path: Pa
 def test_a_row_without_a_direction_is_named_and_nothing_is_written(
     tmp_path: Path, row: int, value: float, fault: str
 ) -> None:
-    """The second row is not in the sample, so it is found only when the vectors are mapped."""
+    """The first row is in the sample. The second row is not, so its fault is found only when all vectors are mapped."""
     damaged = OLD.copy()
     damaged[row] = value
     old = write(tmp_path / "old.npy", damaged, NAMES)

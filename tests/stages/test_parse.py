@@ -1,4 +1,4 @@
-"""The stages `parse`, `train-parser`, `build-label-table` and `encode-trees` on a small collection."""
+"""Tests of the stages `parse`, `train-parser`, `build-label-table` and `encode-trees` on a small collection."""
 
 import json
 import logging
@@ -21,14 +21,18 @@ THINGS = ("dog", "cat", "bird", "horse", "boat", "house", "tree", "car")
 
 
 def sentences(images: int = 24) -> list[tuple[str, list[str]]]:
-    """Return the sentences that `make_run` makes, two per image, as pairs of an id and a list of words."""
+    """Return the sentences that `make_run` makes, two per image, as pairs of an id (`FILE#NUMBER`) and a list of
+    words.
+    """
     kinds = [THINGS[i % 8] for i in range(images)]
     texts = [(["a", kind], ["the", "big", kind, "number", str(i)]) for i, kind in enumerate(kinds)]
     return [(f"{kinds[i]}-{i}.png#{k}", words) for i, both in enumerate(texts) for k, words in enumerate(both)]
 
 
 def conllu(rows: list[tuple[str, list[str]]]) -> str:
-    """Return parses in CoNLL-U. The thing (the second or third word) is the root, and all other words depend on it."""
+    """Return parses of the sentences `rows` in CoNLL-U. The root is the second word of a sentence of two words, and
+    otherwise the third word. All other words depend on the root.
+    """
     text = ""
     for name, words in rows:
         head = 2 if len(words) == 2 else 3
@@ -42,7 +46,9 @@ def conllu(rows: list[tuple[str, list[str]]]) -> str:
 
 
 def config(folder: Path, **parse: object) -> Path:
-    """Write a configuration with these settings in the section `parse`, and return its path."""
+    """Write a configuration with the settings `parse` in the section of this name into `folder`, and return its
+    path.
+    """
     path = folder / "config.yaml"
     value = {"parse": parse, "tokens": {"min_count": 1}, "data_root": str(folder), "weights_root": str(folder)}
     value |= {"parts": 3}
@@ -52,22 +58,27 @@ def config(folder: Path, **parse: object) -> Path:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """Make a run of 24 images in three shards, and the file `p.conllu` with parses of the 48 sentences."""
+    """Make a run of 24 images in three shards, and the file `p.conllu` with parses of its 48 sentences. Return the
+    folder of both.
+    """
     make_run(tmp_path)
     (tmp_path / "p.conllu").write_text(conllu(sentences()))
     return tmp_path
 
 
 def parse(run: Path, part: int = 0, **settings: object) -> Path:
-    """Parse the captions of the shard number `part` with `settings` in the section `parse`, and return the path of the
-    parses."""
+    """Configure the run with `settings` in the section `parse`, parse the captions of the shard number `part`, and
+    return the path of the parses.
+    """
     config(run, **settings)
     make_stage("parse", run, "--part", part)
     return run / f"text/parses/shard-{part:05d}.conllu"
 
 
 def encode(run: Path, number: int = 0) -> tuple[Shard, Shard]:
-    """Run the stages that follow `parse`, and return the trees and the tokens of one shard."""
+    """Run the stages that follow `parse` for the whole run, and return the trees and the tokens of the shard
+    `number`.
+    """
     encode_parses(run)
     return Shard(shard_path(run / "text/trees", number), TREES), Shard(shard_path(run / "text/tokens", number), TOKENS)
 
@@ -137,7 +148,7 @@ def test_errors_in_a_file_of_parses_are_located(run: Path, text: str, message: s
 
 @pytest.fixture(scope="module")
 def treebank(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write a small treebank. Each sentence ends with a full stop."""
+    """Write the treebank `all.conllu` of 48 sentences, each of which ends with a full stop, and return its folder."""
     folder = tmp_path_factory.mktemp("treebank")
     (folder / "all.conllu").write_text(conllu([(name, [*words, "."]) for name, words in sentences()]))
     return folder
@@ -145,7 +156,9 @@ def treebank(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def parser(treebank: Path) -> Path:
-    """Train a parser on the small treebank with `train-parser`, and return its folder."""
+    """Train a parser on the small treebank with `train-parser`, and return the folder of the parser. Skip the tests if
+    spaCy is not installed.
+    """
     pytest.importorskip("spacy", reason="spaCy is not installed: pip install 'jointspace[parse]'")
     config(treebank, training={"epochs": 4}, treebank=dict.fromkeys(("train", "dev", "test"), "all.conllu"))
     make_stage("train_parser", treebank)

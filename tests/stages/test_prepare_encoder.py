@@ -1,4 +1,4 @@
-"""The stage `prepare-encoder` for an encoder that learns from the images of the collection."""
+"""Tests of the stage `prepare-encoder` for an encoder that learns from the images of the collection."""
 
 import json
 from pathlib import Path
@@ -26,8 +26,9 @@ ENCODER = {"name": "plain", "kind": "standard", "resize": SIDE, "crop": None, **
 
 
 def test_the_encoder_learns_only_from_the_train_split(tmp_path: Path) -> None:
-    """The images have different shapes, and some are grey. The files of the dev split are deleted before the encoder is
-    prepared, so that reading one of them would fail."""
+    """The files of the dev split are deleted before the encoder is prepared, so that reading one of them would fail.
+    The images have different shapes, and some are grey.
+    """
     images = tmp_path / "data/images"
     images.mkdir(parents=True)
     for i in range(COUNT):

@@ -1,4 +1,4 @@
-"""The stages `extract-regions`, `finetune` and `pool-regions`: their outputs, restarts and errors."""
+"""Tests of the stages `extract-regions`, `finetune` and `pool-regions`: their outputs, restarts and errors."""
 
 import json
 import shutil
@@ -24,18 +24,22 @@ from stages.cli import cli
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make a run of images that show a red or blue block, most of them with the box of the block."""
+    """Make a run of images that show a red or blue block, most of them with the labelled box of the block, and return
+    its folder.
+    """
     return make_blocks(tmp_path_factory.mktemp("made"))
 
 
 @pytest.fixture
 def run(made: Path, tmp_path: Path) -> Path:
-    """Return a copy of the run that a test may change."""
+    """Copy the run, so that a test may change it, and return the folder of the copy."""
     return copy_blocks(made, tmp_path / "run")
 
 
 def relative_errors(found: np.ndarray, expected: np.ndarray) -> np.ndarray:
-    """Return the relative error of each row."""
+    """Return the relative error (n,) of each row of `found` (n, d): the distance from the row of `expected`, divided by
+    the length of this row.
+    """
     return np.linalg.norm(found - expected, axis=1) / np.linalg.norm(expected, axis=1)
 
 
@@ -105,8 +109,9 @@ def test_boxes_from_a_file_replace_the_boxes_of_the_manifest(run: Path) -> None:
 
 
 def test_a_detector_is_read_from_a_file(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A CPU must not compute in TF32. The test removes the function `tf32` from the module of the detectors, so that a
-    call of it would fail."""
+    """The device is a CPU, which must not compute in TF32. The test removes the function `tf32` from the module of the
+    detectors, so that a call of the function would fail.
+    """
     import torch
     from torchvision.models import get_model
 
@@ -177,7 +182,9 @@ def test_interrupted_finetuning_continues_from_its_checkpoint(run: Path, monkeyp
 
 
 def pool(run: Path, pooling: str, **changes: object) -> Shard:
-    """Extract the regions of shard 0, pool them, and return the features of the images."""
+    """Extract the regions of shard 0 by the encoder `plain`, pool the regions of each image, and return the features of
+    the images. `changes` are keys of the section `regions`.
+    """
     extract(run, **changes)
     add_pooled(run, pooling)
     run_command("pool_regions", *arguments(run, encoder=pooling))
@@ -185,8 +192,9 @@ def pool(run: Path, pooling: str, **changes: object) -> Shard:
 
 
 def add_pooled(run: Path, pooling: str) -> None:
-    """Configure and prepare an encoder with the name `pooling`, which pools the regions of the encoder `plain` by
-    their mean or their maximum (`pooling`: mean or max)."""
+    """Add an encoder to the configuration of the run, and prepare it. The new encoder pools the regions of the encoder
+    `plain`. `pooling` is the name of the new encoder and its method: `mean` or `max`.
+    """
     settings = json.loads((run / "config.yaml").read_text())
     settings["encoders"].append({"name": pooling, "architecture": "pooled", "of": "plain", "pooling": pooling})
     (run / "config.yaml").write_text(json.dumps(settings))
@@ -212,7 +220,9 @@ def test_search_pools_the_same_regions(run: Path) -> None:
 
 
 def test_regions_of_another_configuration_are_not_pooled(run: Path) -> None:
-    """An encoder of queries would propose other regions than the stored ones, so the features would not agree."""
+    """The regions were proposed with other settings than the encoder for queries would use, so the features of queries
+    would not agree with the pooled features.
+    """
     extract(run, proposals="grid")
     configure(run, "regions", proposals="boxes")
     add_pooled(run, "mean")

@@ -1,4 +1,6 @@
-"""The report of a run with a region model and a model with one vector per image, and the search that a run suggests."""
+"""Tests of the report of a run with a region model and a model with one vector per image, and of the search that a run
+suggests.
+"""
 
 import shutil
 import subprocess
@@ -21,8 +23,9 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make a run with the model ncca and the region model dvsa. The stored results of dvsa are better than the results
-    of ncca."""
+    """Make an evaluated run with the model `ncca` and the region model `dvsa`, and return its folder. The stored
+    recalls of `dvsa` are better than those of `ncca`.
+    """
     run = make_run(tmp_path_factory.mktemp("run"))
     coverage = {"sentences": 4567, "without": 1234, "words": 9, "unknown": 1}
     retell(run / "text/encoders/tfidf/model.json", "details", "coverage", value=coverage)
@@ -48,7 +51,7 @@ def evaluation(run: Path, model: str) -> Path:
 
 
 def report(run: Path, *settings: dict) -> str:
-    """Make the report of a run, and return its HTML."""
+    """Make the report of the run, with `settings` merged into its configuration, and return the HTML of the report."""
     run_stage(open_run(run, *settings), stage.report)
     return Layout(run).report.path.read_text()
 
@@ -74,7 +77,7 @@ def test_the_page_names_the_commit_of_the_checkout(run: Path) -> None:
 
 
 def test_the_suggested_search_uses_a_model_that_has_an_index(run: Path, tmp_path: Path) -> None:
-    """A generator that ranks captions by perplexity has no index, even if it is the best model."""
+    """The best model of the run is a generator that ranks captions by perplexity, which has no index."""
     ranker = read_json(evaluation(run, "dvsa")) | {"model": "mrnn-perplexity"}
     del ranker[CHECK]
     copy = shutil.copytree(run, tmp_path / "run")

@@ -1,4 +1,6 @@
-"""The stage `reproduce`: comparisons with published results, recorded settings, and the figures of Gong et al."""
+"""Tests of the stage `reproduce`: comparisons with published results, recorded settings, and the figures of Gong et
+al.
+"""
 
 import json
 from pathlib import Path
@@ -27,7 +29,11 @@ PAPER = {
 
 
 def reproduce(folder: Path, *names: str, protocol: str = "all-sentences", **changes: object) -> str:
-    """Write evaluations of the models `names` by hand, run `reproduce`, and return the page that it writes."""
+    """Write an evaluation on test, with the values of MEASURES, for each of the models `names` of the run in `folder`.
+    Then run `reproduce`, and return the Markdown page that the stage writes.
+
+    The configuration is PAPER, in which `changes` replace whole sections.
+    """
     layout = Layout(folder)
     found = []
     for rank, name in enumerate(names, 1):

@@ -1,4 +1,4 @@
-"""Parsed scenes of the demo with regions: phrases are ranked, and labelled boxes get generated captions.
+"""Tests of parsed scenes of the demo with regions: phrases are ranked, and labelled boxes get generated captions.
 
 The captions come from a generator that learned from regions, and are compared with the phrases that name the boxes.
 """
@@ -50,14 +50,15 @@ SETTINGS = {
     "describe": {"boxes": True, "top": 2, "beam": 3, "meteor": False},
 }  # fmt: skip
 PHRASES = "phrases/hmlstm/dev"
-"""Folder of the embedded phrases in the run."""
+"""Folder in the run that has the embedded phrases and regions."""
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make a run of parsed scenes whose regions are the labelled boxes. The features are one-hot codes of the labels.
+    """Make a run of parsed scenes whose regions are the labelled boxes, and return its folder. The features of a region
+    are a one-hot code of its label.
 
-    Each image also has a region for the whole image, and the first box of each test image is left out.
+    Region 0 of each image is the whole image, with features of zero. The first box of each test image is not a region.
     """
     run = tmp_path_factory.mktemp("scenes")
     (run / "config.yaml").write_text(yaml.safe_dump({"data_root": str(run / "data"), **SETTINGS}))
@@ -85,8 +86,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def phrased(run: Path) -> Path:
-    """Add an untrained model `hmlstm` to the run, and the phrases and regions of the dev split that this model has
-    embedded. Return the run."""
+    """Add an untrained model `hmlstm` to the run. Embed the phrases and regions of the dev split with the model, and
+    return the folder of the run.
+    """
     vocabulary, table = (read_json(run / f"text/{name}.json") for name in ("tokens", "labels"))
     vectors = np.random.default_rng(0).standard_normal((len(vocabulary["terms"]) + 1, 8), dtype=np.float32)
     learned = {"noun_phrase": table["phrases"].index("NP")}
@@ -121,13 +123,15 @@ def test_stored_phrases_and_regions_equal_the_embeddings_of_the_model(phrased: P
 
 
 def rank(run: Path) -> dict:
-    """Rank the phrases of the dev split, and return the measures."""
+    """Rank the phrases and regions of the dev split by the stored vectors of `hmlstm`, and return the measures."""
     make_stage("rank_phrases", run, "hmlstm", "dev")
     return json.loads((run / "evaluation/phrases/hmlstm.dev.json").read_text())
 
 
 def make_vectors_perfect(run: Path) -> None:
-    """Replace each vector by a code of the kinds of things that a phrase names or that a box shows."""
+    """Replace the stored vectors of phrases and regions by codes: a phrase has the code of the kinds of things that it
+    names, and a region has the code of the kind that its box shows.
+    """
     names = read_names(run / "data" / "names.tsv")
     manifest = Manifest(run / "manifest")
     kinds = sorted(names)
@@ -175,7 +179,9 @@ def test_phrases_are_ranked_and_compared_with_chance(phrased: Path, tmp_path: Pa
 
 @pytest.fixture(scope="module")
 def described(run: Path) -> Path:
-    """Train a generator in the run that describes regions by their labels, as in `a dog`. Return the run."""
+    """Train the generator `mrnn-regions` in the run, and return the folder of the run. The generator learns to describe
+    a region by its label, as in `a dog`.
+    """
     manifest = Manifest(run / "manifest")
     for split in ("train", "dev"):
         segments = [
@@ -190,7 +196,7 @@ def described(run: Path) -> Path:
 
 
 def evaluate(run: Path) -> dict:
-    """Evaluate the generated captions of the test boxes, and return the measures."""
+    """Evaluate the stored captions of the test boxes again, and return the measures."""
     make_stage("evaluate_descriptions", run, "mrnn-regions", "test.boxes", "--force")
     return json.loads((run / "evaluation/descriptions/mrnn-regions.test.boxes.json").read_text())
 
@@ -224,7 +230,9 @@ def test_captions_of_boxes_are_compared_with_the_phrases_that_name_them(describe
 
 
 def test_captions_of_boxes_are_compared_with_written_texts(described: Path, tmp_path: Path) -> None:
-    """A file has two texts for one box and one text for another. Only these boxes get captions, without any parses."""
+    """A file has two texts for one box and one text for another box. Only these two boxes get captions, which are
+    compared with the texts of the file.
+    """
     manifest = Manifest(described / "manifest")
     boxes = [box for box in reversed(manifest.boxes.to_pylist()) if manifest.splits[box["image_id"]] == "test"]
     first = boxes[0]

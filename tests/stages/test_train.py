@@ -1,4 +1,6 @@
-"""The stage `train` on a small collection: searches with a trained model, starts from a model, and restarts."""
+"""Tests of the stage `train` on a small collection: searches with a trained model, starts from a model, and
+restarts.
+"""
 
 import itertools
 import json
@@ -28,17 +30,19 @@ stage_train = import_module("stages.models.train")
 
 
 class Killed(Exception):
-    """Error that stands for a kill of the process."""
+    """An error that stands for a kill of the process."""
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make a small run with everything that training a model needs."""
+    """Make a run with features, tf-idf vectors and tokens for `train`, and return its folder."""
     return make_trainable(tmp_path_factory.mktemp("run"))
 
 
 def test_reading_a_start_keeps_only_a_sample_of_the_training_sentences(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every eleventh of 45,056 sentences is kept. All of them together have 18 MB, but reading may take only 6 MB."""
+    """Every eleventh of 45,056 sentences is kept. All sentences together take 18 MB of memory, but the reading takes
+    less than 6 MB.
+    """
     count = 11 * word_towers.SCALE_SAMPLE
     started = []
     start = object.__new__(LinearModel)
@@ -94,7 +98,9 @@ def test_ncca_refined_starts_from_a_fitted_model(run: Path, tmp_path: Path) -> N
 
 
 def train_killed(run: Path, model: str, config: dict, steps: int) -> None:
-    """Train a model as a process that is killed after `steps` steps."""
+    """Train `model` with the settings `config`, and stop the training as a kill would do: an error is raised after
+    `steps` steps, which have all written a checkpoint.
+    """
     count = itertools.count(1)
     offer = Checkpoints.offer
 
@@ -109,7 +115,9 @@ def train_killed(run: Path, model: str, config: dict, steps: int) -> None:
 
 
 def train_counted(run: Path, model: str, config: dict) -> tuple[bytes, int]:
-    """Train a model or continue its training. Return the bytes of its file, and the number of steps in this call."""
+    """Train `model` with the settings `config`, or continue its training from a checkpoint. Return the bytes of the
+    file of the model, and the number of steps in this call.
+    """
     steps = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Checkpoints, "offer", lambda self, make: steps.append(1))
@@ -163,7 +171,9 @@ def test_dev_chooses_the_learning_rate_of_the_first_seed_and_the_other_seeds_hav
 
 
 def test_a_killed_search_for_a_rate_continues_to_the_same_bytes(run: Path) -> None:
-    """The process is killed in the training with the second rate. No step of the first rate is repeated."""
+    """The process is killed in the training with the second learning rate. The continued search repeats no step of the
+    first rate, and ends with the bytes of a search that was not killed.
+    """
     folder = train(run, "words-seed4", RATES)
     whole = (folder / "model.safetensors").read_bytes()
     shutil.rmtree(folder)

@@ -461,7 +461,7 @@ def test_a_damaged_file_and_a_new_file_are_not_remembered(
     sha256 = write_random(tmp_path / "a")
     for _ in range(2):
         map_verified(tmp_path / "a", "0" * 64)
-    monkeypatch.setattr(reading, "SETTLED_SECONDS", 1000.0)  # The file is younger than this.
+    monkeypatch.setattr(reading, "SETTLED_SECONDS", 1000.0)  # The file is younger than 1,000 seconds.
     for _ in range(2):
         map_verified(tmp_path / "a", sha256)
     assert hashed == ["a"] * 4

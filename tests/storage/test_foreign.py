@@ -246,7 +246,7 @@ def test_file_of_arrays_cannot_run_code(tmp_path: Path) -> None:
     torch.save({"embeddings": ROWS}, tmp_path / "f.pt")
     with pytest.raises(InputError, match=r"cannot read features from .*f.pt"):
         read(tmp_path / "f.pt")
-    torch.jit.save(torch.jit.script(torch.nn.Linear(2, 2)), tmp_path / "script.pt")  # torch raises another exception
+    torch.jit.save(torch.jit.script(torch.nn.Linear(2, 2)), tmp_path / "script.pt")  # torch raises another error
     with pytest.raises(InputError, match=r"cannot read features from .*script.pt") as caught:
         read(tmp_path / "script.pt")
     assert "weights_only" not in str(caught.value)

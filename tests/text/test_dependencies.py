@@ -102,7 +102,7 @@ def crosses(heads: list[int]) -> bool:
 
 def test_the_dependent_of_the_shortest_crossing_arc_is_attached_higher() -> None:
     assert projective_heads([2, 3, -1, 2]) == [2, 2, -1, 2]
-    # The arcs 0 to 3 and 4 to 2 cross, and the second is shorter.
+    # The arcs 0 to 3 and 4 to 2 cross, and the arc 4 to 2 is shorter.
     assert projective_heads([3, 0, 3, -1, 2]) == [3, 0, 3, -1, 3]
     chance = random.Random(1)
     changed = 0
