@@ -258,11 +258,11 @@ def mutual_alignment(x: np.ndarray, y: np.ndarray, neighbours: int = 10) -> floa
 
 @dataclass(frozen=True)
 class BenchCell:
-    """The sum of the six recalls in percent of one row of the bench with one number of training pairs.
+    """The result of one row of the bench with one number of training pairs: the sum of the six recalls, in percent.
 
-    `mean` and `deviation` are the mean and the standard deviation over the seeds. The deviation is 0 if there is one
-    seed. `minus` is the sum of this row minus the sum of the first row with the same number of pairs, with its 95%
-    interval. It is None in the first row.
+    `mean` and `deviation` are the mean and the standard deviation of the sum over the seeds. The deviation is 0 if
+    there is one seed. `minus` is the sum of this row minus the sum of the first row with the same number of pairs, with
+    the 95% interval of this difference. `minus` is None in the first row, and in all rows if there were no resamples.
     """
 
     mean: float
@@ -302,7 +302,8 @@ def summarise(measured: Sequence[Measured], bootstrap: Bootstrap) -> list[BenchR
     A row has a cell for each number of training pairs, with the mean over the seeds. Each cell is compared with the
     cell of the first row with the same number of pairs. The interval of the difference comes from a paired bootstrap
     over the test images and, if there are several seeds, from the variance of the difference over the seeds. The cells
-    of the first row have no difference. `measured` must not be empty.
+    of the first row have no difference. If `bootstrap` has 0 resamples, no cell has a difference. `measured` must not
+    be empty.
     """
     draws: dict[str, dict[int, list[Draw]]] = {}
     for one in measured:
@@ -316,7 +317,8 @@ def summarise(measured: Sequence[Measured], bootstrap: Bootstrap) -> list[BenchR
         cells = {}
         for pairs, own in by_pairs.items():
             sums = [draw.worth(np.ones(len(draw.images), np.int64)) for draw in own]
-            minus = None if by_pairs is first else compare_draws(own, first[pairs], bootstrap, same_draws=True)
+            found = None if by_pairs is first else compare_draws(own, first[pairs], bootstrap, same_draws=True)
+            minus = found if bootstrap.resamples else None
             cells[pairs] = BenchCell(float(np.mean(sums)), float(np.std(sums, ddof=len(sums) > 1)), minus)
         rows.append(BenchRow(name, cells))
     return rows

@@ -6,7 +6,9 @@ import pytest
 from scipy import stats
 
 from pipeline.metrics.paired import Draw, compare_draws, draw_of_ranks
+from pipeline.metrics.ranks import Ranks
 from pipeline.metrics.retrieval import Bootstrap, measure
+from pipeline.models.bench import Measured, summarise
 
 RECALLS = (("image_to_sentence", "recall@1"), ("sentence_to_image", "recall@10"), ("sentence_to_image", "mean_rank"))
 
@@ -116,6 +118,19 @@ def test_resamples_in_which_a_draw_has_no_measure_are_skipped() -> None:
         Draw(np.arange(3), lambda weights, worth=worth: worth if weights[0] else float("nan")) for worth in (70.0, 40.0)
     )
     assert compare_draws([ours], [theirs], Bootstrap(500, 0)) == {"difference": 30, "ci95": [30, 30]}
+
+
+@pytest.mark.parametrize("draws", [1, 2])
+def test_interval_of_a_difference_is_nan_without_resamples(draws: int) -> None:
+    (own,), (other,) = gains_of([1.0, 5.0])
+    found = compare_draws([own] * draws, [other] * draws, Bootstrap(0, 0))
+    assert found == {"difference": 3, "ci95": pytest.approx([np.nan, np.nan], nan_ok=True)}
+
+
+def test_rows_of_a_bench_without_resamples_have_no_differences() -> None:
+    ranks = Ranks(np.array([1, 2]), np.array([2, 2]))
+    rows = summarise([Measured(name, "none", 9, 0, ranks, np.arange(2), 0.0, {}) for name in "ab"], Bootstrap(0, 0))
+    assert [(row.name, row.cells[9].minus) for row in rows] == [("a", None), ("b", None)]
 
 
 def test_intervals_have_one_degree_of_freedom_less_than_images_and_draws() -> None:
