@@ -42,9 +42,9 @@ def sum_blocks(
 ) -> Moments:
     """Return the moments of all pairs in `blocks`, summed in one pass on `device`, or with NumPy if `device` is None.
 
-    `view` and `text` normalise the stored vectors. A block should have at most BLOCK_ROWS images, to save memory.
-    `threads` is the number of threads besides the threads of BLAS, and is only used with NumPy. Without pairs, the
-    moments are zero.
+    `view` and `text` normalise the stored vectors. A block should have at most BLOCK_ROWS images, because its products
+    may be summed in single precision. `threads` is the number of threads besides the threads of BLAS, and is only used
+    with NumPy. Without pairs, the moments are zero.
     """
     if device is None:
         accumulator = MomentsAccumulator(view.dim, text.dim, threads)
