@@ -10,6 +10,7 @@ from scipy.linalg import eigh
 from small_settings import TRANSFER, make_grid, text_view
 
 from pipeline.config.registry import model_spec
+from pipeline.errors import UsageError
 from pipeline.models.linear.accumulation import MomentsAccumulator
 from pipeline.models.linear.training import FitTask, Sets
 from pipeline.models.linear.tuning import PairArrays, Tuned
@@ -63,6 +64,11 @@ def fit_ncca(training: str, power: float, eigenvalues: str, **transfer: Any) -> 
     dev = PairArrays({"net": NEW.block.x}, {"tfidf": NEW.block.y}, NEW.block.owners)
     settings = TRANSFER.changed({"auxiliary_dimensions": [C1], "second_beta": [0], **chosen})
     return model_spec("ncca").load().fit(FitTask(training, VIEW, text_view(TERMS), sets, dev, grid, settings, None, 0))
+
+
+def test_unknown_training_names_the_known_trainings() -> None:
+    with pytest.raises(UsageError, match=r"The training transfer is unknown\. Set training to one of target, "):
+        fit_ncca("transfer", 1.0, "correlation")
 
 
 def block_cca(x: np.ndarray, y: np.ndarray, weights: np.ndarray, count: int):

@@ -140,6 +140,11 @@ def test_a_view_is_its_blocks_normalised_weighted_and_side_by_side() -> None:
         view.select(["other"])
 
 
+def test_image_view_without_any_features_names_the_missing_encoder() -> None:
+    with pytest.raises(IntegrityError, match="features of encoder eyes are missing"):
+        ImageView(("eyes",), (3,), ("l2",)).stack({})
+
+
 def test_steps_of_a_view_multiply_by_a_weight() -> None:
     features = {"one": np.array([[3.0, -4.0]], np.float32), "two": np.array([[4.0]], np.float32)}
     weighted = ImageView(("one", "two"), (2, 1), (("l2", "times 1.5"), ("sqrt", "times 1e-05")))

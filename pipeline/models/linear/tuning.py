@@ -123,8 +123,8 @@ class Tuned:
     def refitted(self, chosen: GridTrial) -> "Tuned":
         """Return a copy of this result without trials and dev correlations, for a model that was trained on dev too.
 
-        Its own scores on dev would say nothing about new photos. Therefore `chosen` replaces the trial of this result.
-        `chosen` is the trial that was chosen before the model was trained on dev, with the scores of that time.
+        The scores of this model on dev would say nothing about new photos. Therefore `chosen` replaces the trial of
+        this result. `chosen` is the trial that was chosen before dev was used for training, with its scores from then.
         """
         return replace(self, chosen=chosen, trials=(), dev_correlations=None)
 

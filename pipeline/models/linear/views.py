@@ -235,7 +235,7 @@ class ImageView(View):
         The columns are in the order of the view's encoders. `features` are not changed. Raises IntegrityError if an
         encoder of the view is missing or its features have another shape.
         """
-        x = np.empty((len(next(iter(features.values()))), self.dim), np.float32)
+        x = np.empty((len(next(iter(features.values()), ())), self.dim), np.float32)
         blocks = zip(self.select_blocks(features), self.split(x).values(), self.steps_of_each, strict=True)
         for block, columns, steps in blocks:
             normalise(to_float32(block, columns), steps)
