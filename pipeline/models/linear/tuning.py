@@ -106,7 +106,8 @@ class Tuned:
 
     `train_correlations` (c,) are the correlations between the images and the sentences of the training pairs along each
     direction, and `dev_correlations` (c,) are the same for the dev pairs. A large difference between the two shows
-    overfitting. `dev_correlations` is None if the model was trained on dev too.
+    overfitting. `dev_correlations` is None if the model was trained on dev too. For ASIF, `train_correlations` is a
+    single 1.
     """
 
     model: LinearModel
