@@ -172,7 +172,7 @@ def test_a_solver_that_keeps_one_factor_has_the_same_solutions(monkeypatch: pyte
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_eigenvalues_that_the_first_driver_loses_are_found(overwrite: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """LAPACK's first driver is replaced by a function that loses one eigenvalue. `top_eigenpairs` then calls the second
-    driver. If the first driver has overwritten the matrix, `top_eigenpairs` restores it before. The result has all
+    driver, and restores the matrix for it if the first driver has overwritten the matrix. The result has all
     eigenpairs."""
     root = np.random.default_rng(2).standard_normal((60, 60))
     symmetric = root @ root.T

@@ -12,8 +12,8 @@ from pipeline.models.linear.ridge import fit_encoder_map
 def features(count: int, seed: int, rectified: bool) -> tuple[np.ndarray, np.ndarray]:
     """Draw synthetic features (count, 30) and (count, 20) of the same photos by two encoders.
 
-    The second features are a noisy linear function of the first features, which is the same for all seeds. If
-    `rectified` is true, all values are then squared, so that no value is negative, and the square roots have this
+    The second features are a linear function of the first features plus noise. The function is the same for all seeds.
+    If `rectified` is true, all values are then squared, so that no value is negative, and the square roots have this
     linear relation.
     """
     rng = np.random.default_rng(seed)

@@ -106,8 +106,8 @@ def test_sharp_exponentials_neither_overflow_nor_vanish() -> None:
 
 def test_a_bias_that_unit_vectors_cannot_have_is_reported_with_its_row(caplog: pytest.LogCaptureFixture) -> None:
     """`extend` logs a warning that names row 4 of the sentences. One image of the bank has length 3, so the bias of
-    this row is 1.5, but a unit vector has a bias of at most 0.5. No sentences cause no warning, and images, which have
-    no correction, cause no warning either."""
+    this row is 1.5, but a unit vector has a bias of at most 0.5. An empty array of sentences causes no warning. Images
+    cause no warning either, because they have no correction."""
     x = draw(9)
     bank = Bank(np.vstack([BANK.images, 3 * x[4:5]]), BANK.sentences)
     correction = HubnessCorrection(bank, {"images": [], "sentences": [Term(0.5, "nearest", 1)]})

@@ -1,4 +1,4 @@
-"""Relative representations by coupled anchors, the registered model `asif`."""
+"""The registered model `asif`, which represents an image or a sentence by its similarities with training pairs."""
 
 import itertools
 from collections.abc import Iterator, Mapping

@@ -226,7 +226,7 @@ class WordStart:
         `words` are the V words of the token vocabulary, followed by an empty text for the unknown word. `texts` are
         training sentences.
 
-        The block of a text encoder is its columns in a vector. The vector of a sentence is normalised separately in
+        A block is the columns of one text encoder in a vector. The vector of a sentence is normalised separately in
         each block, but the sum of the vectors of the words of the sentence is not. Therefore all blocks except the
         first are multiplied by a factor each. The ratio between the root mean square length of the sums of words and
         the root mean square length of the sentences, measured on `texts`, is then the same in all blocks.

@@ -177,9 +177,9 @@ def fit_encoder_map(
     folds is chosen. The map is then fitted to all photos. The square roots of the features of an encoder are used if
     none of its features is negative, unless `use_roots` is false.
 
-    `captioned` can be given if y and captions have one space. It has the features (k, D) of k more photos by the
-    encoder of x, and the mean (k, d) of the caption vectors of each of these photos. The map is fitted to these k pairs
-    as well, but they do not change the choice of the ridge.
+    `captioned` can be given if y and caption vectors are in one space. It is a pair: the features (k, D) of k more
+    photos by the encoder of x, and for each of these photos the mean (k, d) of its caption vectors. The map is fitted
+    to these k pairs as well, but the choice of the ridge does not depend on them.
 
     Raises InputError for fewer than MIN_PHOTOS photos, and for features that are constant, uncorrelated or not finite.
     """

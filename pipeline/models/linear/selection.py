@@ -16,8 +16,8 @@ DIRECTIONS = 64
 MAX_COMPARED = 5000
 """Maximum number of photos that are compared with each other, unless more photos than this are to be chosen."""
 HELD_OUT_INTERVAL = 10
-"""Number of photos to caption for each photo that is drawn at random for dev, and also for each photo that is drawn for
-test. At least this number of photos must be chosen, so that dev and test have a photo."""
+"""Number by which the number of chosen photos is divided to get the size of dev, and also the size of test. At least
+this number of photos must be chosen, so that dev and test have a photo each."""
 
 
 class ChosenPhotos(NamedTuple):

@@ -64,8 +64,8 @@ class Restriction:
         return tuple(name for name, weight in self.text_weights.items() if weight)
 
     def pairs(self, rows: PairBlock) -> PairArrays:
-        """Return the pairs of a stored block in the form that `tune` reads, with the features of all encoders and the
-        vectors that `cut` returns."""
+        """Return the pairs of a stored block in the form that `tune` reads. The features of all image encoders of the
+        block are kept, and the text vectors are the result of `cut`."""
         return PairArrays(rows.features, self.cut(rows.sentences), rows.owners)
 
     def text(self, stored: TextView) -> TextView:

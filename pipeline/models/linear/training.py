@@ -109,7 +109,7 @@ class FittableModel(Protocol):
     """A registered class of models that has the class method `fit`, which the stage `fit` calls."""
 
     def fit(self, task: FitTask) -> Tuned:
-        """Fit models with the settings of the task, and return the model that is best on dev with all trials."""
+        """Fit models with the settings of the task. Return the model that is best on dev, and all trials."""
         ...
 
 

@@ -179,8 +179,8 @@ def tune(
     progress: Callable[[Sequence], Iterable] = iter,
     transfer: Choices | None = None,
 ) -> Tuned:
-    """Fit `model` on `prepared` with combinations of the values in `grid`, and return the model that is best on `dev`
-    with all trials.
+    """Fit `model` to `prepared` with combinations of the values in `grid`. Return the model that is best on `dev`, and
+    all trials.
 
     `view` and `text` normalise the stored vectors of `dev`. `grid.search` decides which pairs of ridges are tried. Each
     pair is tried with all combinations of the other values. `progress` wraps each sequence of ridge pairs, for example
