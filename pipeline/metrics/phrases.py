@@ -84,8 +84,8 @@ def measure_phrases(
     - The measures, with the counts `n_phrases`, `n_named`, `n_without_right_region` (named phrases without a right
       region in their image), `n_texts` (different named phrases) and `n_regions`.
     - A mapping with the ranks (k,) of the k queries that have a right item as `DIRECTION.SCOPE`, and the images (k,) of
-      these queries as `DIRECTION.SCOPE.images`. In `phrase_to_region.split.images`, the number of the different phrase
-      takes the place of the image, because such a query may belong to several images.
+      these queries as `DIRECTION.SCOPE.images`. `phrase_to_region.split.images` has the numbers of the different
+      phrases instead, because such a query may belong to several images.
 
     Raises UsageError if no region is right for any phrase, and IntegrityError if a vector is not finite.
     """

@@ -101,7 +101,7 @@ def by_setting(evaluations: Iterable[Evaluation]) -> list[tuple[tuple[str, str],
 def reported_first(evaluations: Iterable[Evaluation]) -> list[tuple[tuple[str, str], list[Evaluation]]]:
     """Group evaluations that have the same split and protocol, with the test split before all other splits.
 
-    Returns pairs ((split, protocol), evaluations). Otherwise the pairs are in the order of `by_setting`.
+    Returns pairs ((split, protocol), evaluations), which are otherwise in the order of `by_setting`.
     """
     return sorted(by_setting(evaluations), key=lambda item: item[0][0] != "test")
 

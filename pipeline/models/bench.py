@@ -221,8 +221,8 @@ def _measure(bench: Bench, model: JointModel, pairs: PairArrays) -> dict[str, tu
     """Rank the test split by a model, without a hubness correction (`none`), and with the correction that is best on
     dev (`auto`). Hubs are measured with the first MAX_BANK_ROWS of the training `pairs`.
 
-    Return a mapping with the keys `none` and `auto`. Each value is the ranks, and the chosen settings of the
-    correction. The settings are empty for `none`.
+    Return a mapping with the keys `none` and `auto`. Each value is a pair: the ranks, and the chosen settings of the
+    correction, which are empty for `none`.
     """
     test = bench.splits["test"]
     dev = bench.splits["dev"]

@@ -128,7 +128,7 @@ class JointModel(Protocol):
     @property
     def sentence_view(self) -> str:
         """The form in which the model reads sentences: `vectors`, `tokens`, `phrase-trees`, `dependency-trees` or
-        `each`. Sentences describes the forms."""
+        `each`. The type Sentences describes these forms."""
         ...
 
     @property

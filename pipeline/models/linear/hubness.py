@@ -80,10 +80,11 @@ def sinkhorn(grid: "HubnessSettings", deviation: float) -> Trials:
     each sharpness of `grid`.
 
     s(q', g) is the score of the item with a query q' of the bank. beta is the sharpness divided by `deviation`, the
-    standard deviation of the scores of the dev items with the queries of the bank. The numbers a(q') balance the matrix
-    of the exponentials exp(beta s) between the queries and the gallery of the bank: the sums of the rows of the
-    balanced matrix are nearly equal, and the sums of its columns are equal. This is dual bank Sinkhorn normalisation
-    (Pan et al. 2025), except that the matrix of the paper also contains the gallery that is searched.
+    standard deviation of the scores of the dev items with the queries of the bank. The numbers a(q') come from
+    Sinkhorn's iteration, which balances the matrix of the exponentials exp(beta s) between the gallery and the queries
+    of the bank, until all rows have nearly equal sums and all columns have nearly equal sums. This is dual bank
+    Sinkhorn normalisation (Pan et al. 2025), except that the matrix of the paper also contains the gallery that is
+    searched.
     """
     for sharpness in grid.sharpness:
         yield {"sharpness": sharpness}, [Term(1.0, "balanced", sharpness / deviation)]

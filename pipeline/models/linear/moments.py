@@ -3,8 +3,8 @@
 Most linear models are computed from moments alone. A pair is an image x (D values) and one of its sentences y (d
 values). X has one row per image, although an image may have several sentences. Therefore X'X weights each row with the
 number of sentences of the image, and X'Y uses the sum of the sentences' vectors. The products are sums over the pairs,
-not means. They are centred about the means of the pairs, so that single precision suffices even if a mean is large.
-When moments are added or subtracted, the products are corrected for the difference of the means.
+not means. The products are centred about the means of the pairs, so that single precision suffices even if a mean is
+large. When moments are added or subtracted, the products are corrected for the difference of the means.
 """
 
 from collections.abc import Iterable, Mapping
