@@ -21,9 +21,10 @@ class ASIF(LinearModel):
     """Relative representations of images and sentences (ASIF, Norelli et al. 2023, section 2).
 
     The anchors are n training pairs of an image and a sentence. An image is represented by its cosines with the images
-    of the anchors. The k greatest cosines of each image or sentence are kept, raised to the power p, and scaled to unit
-    length. All other cosines and all negative cosines become 0. Pair i gives column i of both representations, so that
-    an image and a sentence are close if they resemble the same pairs.
+    of the anchors, and a sentence by its cosines with the sentences of the anchors. The k greatest cosines of each
+    image or sentence are kept, raised to the power p, and scaled to unit length. All other cosines and all negative
+    cosines become 0. Pair i gives column i of both representations, so that an image and a sentence are close if they
+    resemble the same pairs.
 
     The columns of `directions.w` (D, n) are the images of the anchors, and the columns of `directions.u` (d, n) are the
     sentences of the anchors, all scaled to unit length. k is `nonzero`, and p is `eigenvalue_power`. The paper does not
@@ -36,8 +37,8 @@ class ASIF(LinearModel):
 
     @classmethod
     def fit(cls, task: FitTask) -> Tuned:
-        """Draw the anchors at random from the target pairs, choose k, p and the centring on dev, and return the best
-        model with all trials. If `task.chosen` is not None, a model is fitted with the values of this trial, and
+        """Draw the anchors at random from the target pairs, and choose k, p and the centring on dev. Return the best
+        model, and all trials. If `task.chosen` is not None, a model is fitted with the values of this trial, and
         nothing is chosen."""
         x, y = _draw_anchors(task)
         dev_x = mapped_columns(task.view.stack(task.dev.features), None)

@@ -23,8 +23,8 @@ class MomentsModel(LinearModel):
 
     @classmethod
     def fit(cls, task: "FitTask") -> "Tuned":
-        """Fit models by the training method `task.training` with all settings to try, and return the model that is best
-        on dev, with all trials. Raises UsageError and InputError as `fit_on_moments` and the solver do."""
+        """Fit models by the training method `task.training` with all settings to try. Return the model that is best on
+        dev, and all trials. Raises UsageError and InputError as `fit_on_moments` and the solver do."""
         from pipeline.models.linear.training import fit_on_moments  # Answering queries does not need this import.
 
         return fit_on_moments(cls, task)

@@ -128,8 +128,8 @@ class HubnessCorrection:
         """Return the arrays of the bank by name, to be stored. `read_bank` restores the bank from them.
 
         The names are `images`, `sentences` and, if the bank has queries, `queries`. For multi-vector items the names
-        are `images/vectors`, `images/offsets`, `images/globals` and so on. If a side has a balance, its name is
-        `balance/images` or `balance/sentences`. Tensors on a GPU are copied to arrays.
+        are `images/vectors`, `images/offsets`, `images/globals` and so on. If the bank has a balance for a side, the
+        name of the balance is `balance/images` or `balance/sentences`. Tensors on a GPU are copied to arrays.
         """
         bank = self.bank
         sides = {"images": bank.images, "sentences": bank.sentences, "queries": bank.queries}

@@ -331,8 +331,8 @@ class MemberWeights:
 def choose_weights(judge: Judge, members: int, grid: Sequence[float]) -> MemberWeights:
     """Choose the weights of an ensemble of `members` members by coordinate searches over `grid`.
 
-    `judge` returns the merit of a combination of weights, which add up to 1 whenever it is called. One search starts
-    from equal weights, and one from each member alone. A search changes the weight of one member after another to each
+    `judge` returns the merit of weights, which add up to 1 in each of its calls. One search starts from equal weights,
+    and further searches start from each member alone. A search changes the weight of one member after another to each
     value of the grid, until no change increases the merit. Among equally good weights, the weights that were found
     first are returned. Only the ratios of weights matter, and `judge` is called once for each combination of ratios.
     `grid` has at least one positive value and no negative value.

@@ -112,8 +112,8 @@ class KernelCCA(NormalizedCCA):
 
     @classmethod
     def fit(cls, task: FitTask) -> Tuned:
-        """Fit models to the target pairs with the settings of the grid, and return the model that is best on dev, with
-        all trials. The setting `score` decides the class of the model.
+        """Fit models to the target pairs with the settings of the grid. Return the model that is best on dev, and all
+        trials. The setting `score` decides the class of the model.
 
         The pairs are read block by block in five passes. Raises InputError if a view is constant or not finite, or if
         the views are uncorrelated.

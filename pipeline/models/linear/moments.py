@@ -38,8 +38,8 @@ class Moments:
 
     `n` is the sum of the weights, which is the number of pairs if all weights are 1. The products are weighted sums
     over the pairs, so `xx / n` is a covariance. Moments can be added, subtracted (to leave out some pairs), scaled, and
-    restricted to some columns. Only the method `absorb` changes its operand in place. The results of all methods may
-    share arrays with the operands. Joint training with auxiliary rows that are scaled by beta uses
+    restricted to some columns. Only the method `absorb` may overwrite the moments on which it is called. The results of
+    all methods may share arrays with the operands. Joint training with auxiliary rows that are scaled by beta uses
     `target + auxiliary.scaled(beta**2)`.
     """
 

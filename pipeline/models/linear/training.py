@@ -123,7 +123,7 @@ def fit_best(model: FittableModel, tasks: Iterable[FitTask]) -> Tuned:
 
 
 def fit_on_moments(model: type[LinearModel], task: FitTask) -> Tuned:
-    """Fit `model` by the training method `task.training`. Return the model that is best on dev, with all trials.
+    """Fit `model` by the training method `task.training`. Return the model that is best on dev, and all trials.
 
     For each combination of the axes of `task.transfer` that the method uses, `tune` chooses ridges, dimensions and the
     eigenvalue power from `task.grid`. Raises UsageError if the method is unknown, or if the method needs auxiliary
