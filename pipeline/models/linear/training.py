@@ -336,8 +336,8 @@ class _Trainer:
 
     @cached_property
     def _sample(self) -> tuple[Rows, Rows]:
-        """A random sample of target images with sentences, and a separate random sample of sentences, on which sigma is
-        measured. Each has at most SAMPLED_ROWS rows."""
+        """A random sample of the target images that have sentences, and a separate random sample of the sentences of
+        the target pairs. Sigma is measured on these samples, each of which has at most SAMPLED_ROWS rows."""
         seed = self.task.seed
         images = ReservoirSample(SAMPLED_ROWS, np.random.default_rng([seed, 0]))
         sentences = ReservoirSample(SAMPLED_ROWS, np.random.default_rng([seed, 1]))

@@ -58,8 +58,8 @@ def shape_of(matrix: "np.ndarray | csr_array | Tensor | Columns") -> tuple[int, 
 
 
 def is_sparse(matrix: "np.ndarray | csr_array | Tensor") -> "TypeIs[csr_array]":
-    """Return whether a matrix of NumPy, SciPy or PyTorch is sparse. A NumPy array is never sparse, and a matrix of
-    SciPy always is."""
+    """Return whether a matrix of NumPy, SciPy or PyTorch is sparse. An array of NumPy is never sparse, and a matrix of
+    SciPy is always sparse."""
     return not isinstance(matrix, np.ndarray) and getattr(matrix, "is_sparse", True)
 
 
@@ -142,7 +142,7 @@ def _require_known(steps: Sequence[Steps]) -> None:
 
 @dataclass(frozen=True)
 class View:
-    """The description of a view: which vectors of `encoders` are side by side, in this order.
+    """The description of a view, in which the vectors of several `encoders` are side by side, in this order.
 
     This is the base class of ImageView and TextView, which hold no vectors themselves. `dims` has the number of columns
     of each encoder. `vectors` is the name of the vectors in error messages.

@@ -212,8 +212,8 @@ class _Weights:
         self._shorten()
 
     def _shorten(self) -> None:
-        """Shorten every column of W and U whose squared length is greater than alpha to the squared length alpha, in
-        place.
+        """Shorten in place every column of W and U whose squared length is greater than alpha. The new squared length
+        is alpha.
 
         Raises InputError if a column is not finite, which means that the training has diverged.
         """
