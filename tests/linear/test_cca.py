@@ -102,7 +102,7 @@ def test_directions_whiten_both_views(shape: tuple[int, int]) -> None:
 )
 def test_degenerate_data_are_solved_with_the_smallest_ridge_that_suffices(kind: str, least: float, kept: int) -> None:
     """CCASolver finds `kept` correlations between 0 and 1 for each `kind` of degenerate data with several ridges, of
-    which `least` may be the smallest. Only a constant column makes the covariance singular without a ridge, which
+    which `least` is the smallest. Only a constant column makes the covariance singular without a ridge, which
     raises InputError. An outlier leaves one direction."""
     x, y = make_views(n=30 if kind == "n < d" else 500, dim_x=40, dim_y=25)
     if kind == "constant column":
