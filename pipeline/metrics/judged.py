@@ -1,4 +1,5 @@
-"""Measures of rankings by judged queries, computed by ir-measures, and their means with intervals over the queries."""
+"""Measures of the rankings of photos for judged queries, computed by ir-measures, and differences of the mean measures,
+with intervals over the queries."""
 
 from collections.abc import Mapping, Sequence
 
@@ -9,18 +10,20 @@ from pipeline.metrics.paired import Difference, Draw, compare_draws
 from pipeline.metrics.retrieval import Bootstrap
 
 MEASURES = ("nDCG@10", "AP", "R@10")
-"""The measures, as ir-measures writes them. The mean of AP over the queries is MAP, and R@10 is recall@10."""
+"""The names of the measures in ir-measures. The mean of AP over the queries is MAP, and R@10 is recall@10."""
 
 
 def measure_queries(
     qrels: Mapping[str, Mapping[str, int]], rankings: Mapping[str, Sequence[str]]
 ) -> dict[str, np.ndarray]:
-    """Measure the ranking of each of the q queries in `qrels`. Return measure -> values (q,), in the same order.
+    """Measure the ranking of photos for each of the q queries in `qrels`. Return measure -> values (q,), in the order
+    of `qrels`. The measures are MEASURES.
 
-    `qrels` maps a query and a photo to a grade, and `rankings` has the photos that were found for a query, the best
-    first. By the rules of TREC, a photo is relevant if its grade is at least 1, a photo without a grade is not
-    relevant, and nDCG has the grade as its gain and no gain for negative grades (Järvelin and Kekäläinen 2002). A query
-    without a ranking or without a relevant photo has the value 0. Raises UsageError if ir-measures is not installed.
+    `qrels` maps a query to its judged photos, photo -> grade. `rankings` maps a query to the photos that were found,
+    the best first. By the rules of TREC, a photo is relevant if its grade is at least 1, and a photo without a grade is
+    not relevant. The gain of a photo in nDCG is its grade, or 0 if the grade is negative (Järvelin and Kekäläinen
+    2002). All values of a query without a ranking or without a relevant photo are 0. Raises UsageError if ir-measures
+    is not installed.
     """
     try:
         import ir_measures
@@ -40,7 +43,8 @@ def measure_queries(
 
 
 def mean_difference(values: np.ndarray, reference: np.ndarray, bootstrap: Bootstrap) -> Difference:
-    """Compute the mean of `values` (q,) minus `reference` (q,), with a paired bootstrap over the q queries."""
+    """Compute the mean of `values` (q,) minus the mean of `reference` (q,), with the 95% interval of a paired bootstrap
+    over the q queries. Entry i of both arrays belongs to query i."""
     queries = np.arange(len(values))
     own, other = (
         Draw(queries, lambda weights, each=each: float(weights @ each / weights.sum())) for each in (values, reference)

@@ -12,21 +12,21 @@ from pipeline.compute.multivectors import MultiVectors, ScoreRule
 from pipeline.compute.ragged import offsets_of
 
 MAX_PRODUCTS = 1 << 22
-"""Maximum number of products of regions and words in memory at once (16 MB in float32). One image and one block of
-words may have more."""
+"""Maximum number of products of regions and words that are computed at once (16 MB in float32). A single image and one
+block of words may have more products."""
 BLOCK_WORDS = 1 << 14
-"""Maximum number of words in a block of sentences. A single longer sentence is a block of its own. A block of this size
-is large enough for fast products, but so small that it can be multiplied with several images at once."""
+"""Maximum number of words in a block of sentences. A longer sentence is a block of its own. A block of this size is
+large enough for fast products, but small enough to be multiplied with several images at once."""
 
 
 def multivector_scores(images: MultiVectors, sentences: MultiVectors, rule: ScoreRule) -> Tensor:
     """Score n images by m sentences, and return the scores (n, m) as a differentiable tensor.
 
     The scores have the dtype of the vectors, but at least float32. Blocks of regions and words are multiplied without
-    padding. `rule` says how the products of an image's regions and a sentence's words are then combined to a score. If
-    the rule has a `global_weight`, the product of the global vectors of the image and the sentence (`globals` of
-    MultiVectors), times this weight, is added. The score of an image or a sentence without other vectors is this
-    product alone, or zero.
+    padding. `rule` says how the products of an image's regions and a sentence's words are combined to a score. If the
+    `global_weight` of the rule is not 0, the product of the global vectors of the image and the sentence (`globals` of
+    MultiVectors), times this weight, is added to the score. An image without regions or a sentence without words has
+    only this added term as its score, which is zero without a `global_weight`.
     """
     cpu = torch.device("cpu")
     images, sentences = (items if isinstance(items.vectors, Tensor) else items.on(cpu) for items in (images, sentences))
@@ -45,7 +45,7 @@ def multivector_scores(images: MultiVectors, sentences: MultiVectors, rule: Scor
 
 
 def exact_scores(images: MultiVectors, sentences: MultiVectors, rule: ScoreRule) -> np.ndarray:
-    """Score n images by m sentences in double precision, and return an array (n, m) float64."""
+    """Score n images by m sentences by `multivector_scores` in double precision, and return an array (n, m) float64."""
     return multivector_scores(_to_float64(images), _to_float64(sentences), rule).numpy()
 
 
@@ -57,7 +57,7 @@ def _to_float64(items: MultiVectors) -> MultiVectors:
 def _blocks_of_items(lengths: np.ndarray, most: int) -> Iterator[tuple[int, int]]:
     """Divide items into blocks of consecutive items, and yield the start and the stop of each block.
 
-    A block has at most `most` vectors, unless a single item has more.
+    Item i has `lengths[i]` vectors. A block has at most `most` vectors, unless a single item has more.
     """
     offsets = offsets_of(lengths)
     start = 0
@@ -68,11 +68,13 @@ def _blocks_of_items(lengths: np.ndarray, most: int) -> Iterator[tuple[int, int]
 
 
 def score_products(products: Tensor, images: MultiVectors, sentences: MultiVectors, rule: str) -> Tensor:
-    """Combine the `products` (regions, words) of the vectors of n images and m sentences to scores (n, m).
+    """Combine the `products` (regions, words) of the regions of n images with the words of m sentences to scores
+    (n, m).
 
-    The rule `positive` sums the positive products (Karpathy and Fei-Fei 2015, eq. 7). `words` sums, over the words of a
-    sentence, the greatest product with a region of the image (eq. 8). `mean-words` and `mean-positive` divide these
-    sums by the number of words. An image without regions and a sentence without words have the score zero.
+    The rule `positive` sums the positive products (Karpathy and Fei-Fei 2015, eq. 7). The rule `words` takes the
+    greatest product of each word with a region of the image, and sums over the words of the sentence (eq. 8).
+    `mean-positive` and `mean-words` divide these two sums by the number of words of the sentence. The score is zero if
+    the image has no regions or the sentence has no words.
     """
     pooled = _pool(products, images.lengths, rule)
     pooled = pooled.to(torch.promote_types(pooled.dtype, torch.float32))
@@ -82,10 +84,10 @@ def score_products(products: Tensor, images: MultiVectors, sentences: MultiVecto
 
 
 def _pool(products: Tensor, lengths: np.ndarray, rule: str) -> Tensor:
-    """Combine the products (regions, words) of the regions of each image. Return (images, words).
+    """Combine the `products` (regions, words) over the regions of each image. Return (images, words).
 
-    `lengths` (images,) are the numbers of regions. The rules `positive` and `mean-positive` sum the positive products,
-    and the other rules take the greatest product. An image without regions has zeros.
+    `lengths` (images,) are the numbers of regions of the images. The rules `positive` and `mean-positive` sum the
+    positive products, and the other rules take the greatest product. The row of an image without regions is zero.
     """
     if rule.endswith("positive"):
         products = products.clamp(min=0)

@@ -16,7 +16,7 @@ Columns = Sequence[tuple[str, str]]
 
 class Difference(TypedDict):
     """The score of a first system minus the score of a second system, and the 95% interval [low, high] of this
-    difference."""
+    difference. Both ends are nan if there are no resamples from which the interval could be computed."""
 
     difference: float
     ci95: list[float]
@@ -24,10 +24,10 @@ class Difference(TypedDict):
 
 @dataclass(frozen=True)
 class Draw:
-    """The result of one training of a system. `images` (n,) are the ids of the images on which it was measured.
+    """The result of one training of a system. `images` (n,) are the ids of the images on which the system was measured.
 
     `worth(weights)` computes the score of the system if image i and its queries count `weights[i]` times. The weights
-    (n,) are whole numbers. The score is nan if the weighted images have no queries.
+    (n,) are whole numbers. The score may be nan if only images without queries have weights above zero.
     """
 
     images: np.ndarray
@@ -37,8 +37,9 @@ class Draw:
 def draw_of_ranks(ranks: Mapping[str, np.ndarray], images: Mapping[str, np.ndarray], columns: Columns) -> Draw:
     """Return a Draw whose score is the sum of the measures in `columns`.
 
-    A column is a pair of a direction and a measure: recall@K, which is in percent, or mean_rank. `ranks[direction]`
-    (k,) are the ranks of k queries, and `images[direction]` (k,) are the ids of the images to which they belong.
+    A column is a pair of a direction and a measure. The measure is recall@K, in percent, or mean_rank.
+    `ranks[direction]` (k,) are the ranks of k queries, and `images[direction]` (k,) are the ids of the images to which
+    the queries belong.
     """
     ids = np.unique(np.concatenate([images[direction] for direction, _ in columns]))
     sums = []
@@ -57,21 +58,21 @@ def draw_of_ranks(ranks: Mapping[str, np.ndarray], images: Mapping[str, np.ndarr
 def compare_draws(
     first: Sequence[Draw], second: Sequence[Draw], bootstrap: Bootstrap, same_draws: bool = False
 ) -> Difference:
-    """Compute the score of the `first` system minus the score of the `second`, with an interval.
+    """Compute the score of the `first` system minus the score of the `second`, with a 95% interval.
 
-    Each system has one or more draws, which are trainings from different seeds. Its score is the mean over its draws. A
-    paired bootstrap resamples the images, with the same resamples for both systems. Resamples in which a score is nan
-    are ignored.
+    Each system has one or more draws, which are trainings from different seeds. The score of a system is the mean over
+    its draws. A paired bootstrap resamples the images, with the same resamples for both systems. Resamples in which a
+    score is nan are ignored. If no resample remains, both ends of the interval are nan.
 
-    If each system has one draw, `ci95` are percentiles of the resampled differences. Otherwise the variance over the
-    draws of each system, divided by the number of draws, is added to the variance of the resampled differences. A
-    system with a single draw adds no such variance. The interval then follows Student's distribution with Welch's
-    degrees of freedom. The draws are not resampled, because a bootstrap of three draws would show only two thirds of
-    their variance. If all these variances are zero, both ends of the interval are the difference.
+    If each system has one draw, `ci95` are percentiles of the resampled differences. Otherwise the interval follows
+    Student's distribution with Welch's degrees of freedom, and its variance is a sum: the variance of the resampled
+    differences, and for each system with several draws the variance of the score over the draws, divided by the number
+    of draws. If this sum is zero, both ends of the interval are the difference. The draws are not resampled, because a
+    bootstrap of three draws would show only two thirds of their variance.
 
-    With `same_draws`, draw k of both systems was trained on the same images. No other draw has these images. Instead of
-    the variances over the draws of each system, the variance over k of the difference between the two draws k is then
-    used.
+    `same_draws` says that draw k of the first system and draw k of the second system were trained on the same images,
+    and no other draws were. Both systems must have the same number of draws. The variance over k of the difference
+    between the two draws, divided by the number of draws, then replaces the variances over the draws of each system.
 
     Raises InputError if two draws were measured on different images.
     """
@@ -94,6 +95,8 @@ def compare_draws(
     difference = compute_difference(ones)
     resamples = np.array([compute_difference(resample(rng, len(images))) for _ in range(bootstrap.resamples)])
     resamples = resamples[np.isfinite(resamples)]
+    if not len(resamples):
+        return {"difference": difference, "ci95": [float("nan")] * 2}
     if len(first) == len(second) == 1:
         return {"difference": difference, "ci95": np.percentile(resamples, INTERVAL).tolist()}
     own, other = scores(ones)

@@ -22,10 +22,11 @@ TIE_TOLERANCE = 1e-12
 
 @dataclass(frozen=True)
 class PhraseSet:
-    """p noun phrases of a split.
+    """The p noun phrases of a split.
 
-    `texts` are their words, `heads` their head words, `images` (p,) the row numbers of their images in ascending order,
-    and `vectors` (p, c) their embeddings of unit length.
+    `texts` are the words of each phrase, and `heads` the head word of each phrase. `images` (p,) are the row numbers of
+    the images to which the phrases belong, in ascending order. `vectors` (p, c) are the embeddings of the phrases, of
+    unit length.
     """
 
     texts: Sequence[str]
@@ -36,10 +37,10 @@ class PhraseSet:
 
 @dataclass(frozen=True)
 class RegionSet:
-    """r regions of the images of a split. No region is a whole image.
+    """The r regions of the images of a split. No region is a whole image.
 
-    `images` (r,) are the row numbers of their images in ascending order, `boxes` (r, 4) are x1, y1, x2, y2 in pixels,
-    and `vectors` (r, c) are their embeddings of unit length.
+    `images` (r,) are the row numbers of the images to which the regions belong, in ascending order. `boxes` (r, 4) are
+    x1, y1, x2, y2 in pixels. `vectors` (r, c) are the embeddings of the regions, of unit length.
     """
 
     images: np.ndarray
@@ -49,10 +50,11 @@ class RegionSet:
 
 @dataclass(frozen=True)
 class Gold:
-    """g annotated boxes (g, 4), with the row number of the image (g,) and the label of each box. The boxes are x1, y1,
-    x2, y2 in pixels.
+    """The g annotated boxes of the images of a split.
 
-    `names` maps a label to the words or phrases that name it. A label that is not in `names` is its own only name.
+    `boxes` (g, 4) are x1, y1, x2, y2 in pixels, `images` (g,) are the row numbers of the images to which the boxes
+    belong, and `labels` are the labels of the boxes. `names` maps a label to the words or phrases that name it. A label
+    that is not in `names` is its own only name.
     """
 
     images: np.ndarray
@@ -70,17 +72,20 @@ def measure_phrases(
     named phrase if it overlaps such a box with an intersection over union of at least `least`. The measures are:
 
     - `correspondence`: the percentage of named phrases whose most similar region in their image is right.
-    - `phrase_to_region` and `region_to_phrase`, with the scope `image`: the rank of the best right item among the
-      regions, or the noun phrases, of the same image.
-    - The same directions with the scope `split`: the rank among all regions, or among all different named phrases, of
-      the split. A phrase with the same words in another image counts as the same phrase.
+    - `phrase_to_region` and `region_to_phrase`, with the scope `image`: recalls, median rank and mean rank of the best
+      right item among the wrong items of the same image. The items are the regions if a phrase is the query, and the
+      noun phrases if a region is the query.
+    - The same directions with the scope `split`: the same measures among all regions of the split, or among all
+      different named phrases of the split. Phrases with the same words in several images count as one phrase.
 
-    `bootstrap` says how often the images, or the phrases, are resampled for the confidence intervals. Each measure has
-    its chance level. The measures also have the counts `n_phrases`, `n_named`,
-    `n_without_right_region` (named phrases without a right region in their image), `n_texts` (different named phrases)
-    and `n_regions`. Returns the measures, and a mapping with the ranks (k,) of the k queries that have a right item as
-    `DIRECTION.SCOPE`, and with the images (k,) of these queries as `DIRECTION.SCOPE.images`. A phrase in the scope
-    `split` may belong to several images, so that the number of the phrase takes the place of the image.
+    `bootstrap` says how often the images (in `phrase_to_region` of the scope `split`, the phrases) are resampled for
+    the confidence intervals. Each measure has a chance level. Returns two values:
+
+    - The measures, with the counts `n_phrases`, `n_named`, `n_without_right_region` (named phrases without a right
+      region in their image), `n_texts` (different named phrases) and `n_regions`.
+    - A mapping with the ranks (k,) of the k queries that have a right item as `DIRECTION.SCOPE`, and the images (k,) of
+      these queries as `DIRECTION.SCOPE.images`. `phrase_to_region.split.images` has the numbers of the different
+      phrases instead, because such a query may belong to several images.
 
     Raises UsageError if no region is right for any phrase, and IntegrityError if a vector is not finite.
     """
@@ -109,7 +114,8 @@ def measure_phrases(
     }
 
     def rank(phrase_vectors: np.ndarray, region_vectors: np.ndarray) -> dict[tuple[str, str], np.ndarray]:
-        """Return (direction, scope) -> the rank of the best right item for each query, or 0 if no item is right."""
+        """Return (direction, scope) -> ranks (q,). The rank of a query is the rank of its best right item, or 0 if no
+        item is right for the query."""
         scores = score_pairs(within, phrase_vectors, region_vectors)
         distinct = phrase_vectors[owning[first]]
         return {
@@ -151,7 +157,7 @@ def measure_phrases(
 
 
 def _measure(ranks: np.ndarray, owners: np.ndarray, bootstrap: Bootstrap) -> dict[str, Any]:
-    """Measure the `ranks` (q,) that are not 0, and count them as `n`. The other measures are described in `measure`.
+    """Measure the `ranks` (q,) that are not 0. Return the number of these ranks as `n`, with the measures of `measure`.
 
     `owners` (q,) are the images, or the phrases, to which the queries belong, and which the bootstrap resamples.
     """
@@ -168,11 +174,12 @@ def named_boxes(
     box_images: np.ndarray,
     names: Mapping[str, frozenset[str]],
 ) -> np.ndarray:
-    """Find the pairs (k, 2) of a phrase and a box of the same image whose label names the phrase, in ascending order.
+    """Find the pairs of a phrase and a box for which both belong to the same image, and the label of the box names the
+    phrase. Return the numbers of phrases and boxes, (k, 2) in ascending order.
 
-    A label names a phrase if the words of the phrase (in `texts`) or its head word (in `heads`) are among the `names`
-    of the label. A label that is not in `names` is its own only name. `images` (p,) and `box_images` (g,) are the
-    images of the p phrases and of the g boxes, and `labels` are the labels of the boxes.
+    A label names a phrase if the whole phrase (in `texts`) or its head word (in `heads`) is among the `names` of the
+    label. A label that is not in `names` is its own only name. `images` (p,) and `box_images` (g,) are the images of
+    the p phrases and of the g boxes, and `labels` are the labels of the boxes.
     """
     by_image: dict[int, list[int]] = {}
     for box, image in enumerate(box_images.tolist()):
@@ -187,9 +194,10 @@ def named_boxes(
 
 
 def pairs_within(images: np.ndarray, other_images: np.ndarray) -> np.ndarray:
-    """Return all pairs (k, 2) of an item in `images` (p,) and an item in `other_images` (r,) of the same image.
+    """Return all pairs (k, 2) of one of p items and one of r other items that belong to the same image.
 
-    The pairs are row numbers, in ascending order. `other_images` must be in ascending order.
+    `images` (p,) are the images of the items, and `other_images` (r,) are the images of the other items, in ascending
+    order. A pair has the row numbers of both items. The pairs are in ascending order.
     """
     first = np.searchsorted(other_images, images, "left")
     counts = np.searchsorted(other_images, images, "right") - first
@@ -213,8 +221,9 @@ def judge_pairs(pairs: np.ndarray, boxes: np.ndarray, named: np.ndarray, gold: n
     """Return for each pair of a phrase and a region whether the region is right for the phrase, (k,) bool.
 
     A region is right if its box overlaps one of the phrase's gold boxes with an intersection over union of at least
-    `least`. `pairs` (k, 2) has all pairs that are judged, in ascending order. `boxes` (r, 4) are the regions' boxes,
-    and `named` (q, 2) has the pairs of a phrase and its gold box, a row of `gold` (g, 4).
+    `least`. `pairs` (k, 2) are the pairs to judge, in ascending order, as numbers of a phrase and a region. `boxes`
+    (r, 4) are the boxes of the regions, and `gold` (g, 4) are the gold boxes. `named` (q, 2) are the numbers of a
+    phrase and of one of its gold boxes.
     """
     right = np.zeros(len(pairs), bool)
     matches = pairs_within(named[:, 0], pairs[:, 0])  # Pairs (row of `named`, row of `pairs`) of one phrase.
@@ -224,16 +233,17 @@ def judge_pairs(pairs: np.ndarray, boxes: np.ndarray, named: np.ndarray, gold: n
 
 
 def score_pairs(pairs: np.ndarray, phrases: np.ndarray, regions: np.ndarray) -> np.ndarray:
-    """Compute the inner products (k,) float64 of the `pairs` (k, 2) of rows of phrases (p, c) and regions (r, c)."""
+    """Compute the inner products (k,) float64 of `pairs` of vectors. A pair in `pairs` (k, 2) is a row number of
+    `phrases` (p, c) and a row number of `regions` (r, c)."""
     return np.einsum("ij,ij->i", phrases[pairs[:, 0]], regions[pairs[:, 1]], dtype=np.float64)
 
 
 def rank_within(scores: np.ndarray, right: np.ndarray, queries: np.ndarray, count: int) -> np.ndarray:
     """Rank the best right candidate of each of `count` queries among the query's wrong candidates.
 
-    The k candidates belong to the queries `queries` (k,) and have the `scores` (k,). `right` (k,) says whether a
-    candidate is right. Returns the ranks (count,) from 1, or 0 if a query has no right candidate. Ties count against
-    the model.
+    Candidate i of k has the score `scores[i]` for the query with the number `queries[i]`, and `right[i]` says whether
+    it is right for this query. Returns the ranks (count,) from 1, or 0 if a query has no right candidate. Ties count
+    against the model.
     """
     best = np.full(count, -np.inf)
     np.maximum.at(best, queries[right], scores[right])
@@ -243,10 +253,11 @@ def rank_within(scores: np.ndarray, right: np.ndarray, queries: np.ndarray, coun
 
 
 def rank_among_all(queries: np.ndarray, gallery: np.ndarray, pairs: np.ndarray) -> np.ndarray:
-    """Rank the best right item of the `gallery` (m, c) for each of `queries` (n, c) among all wrong items.
+    """Rank the best right item of the `gallery` (m, c) for each of `queries` (n, c) among all wrong items, by inner
+    products.
 
-    `pairs` (k, 2) are the pairs of a row of `queries` and the row of a right item. Returns the ranks (n,) from 1, or 0
-    if a query has no right item. Ties count against the model.
+    A pair in `pairs` (k, 2) is a row number of `queries` and the row number of an item that is right for this query.
+    Returns the ranks (n,) from 1, or 0 if a query has no right item. Ties count against the model.
     """
     gallery = gallery.astype(np.float64)
     ranks = np.zeros(len(queries), np.int64)
@@ -267,9 +278,10 @@ def best_within(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Find the region of the same image that is most similar to each of p phrases.
 
-    `phrases` (p, c) belong to `images` (p,), and `regions` (r, c) belong to `region_images` (r,), which must ascend.
-    Returns the row of the region (p,) for each phrase, and the inner product (p,) of the two. If the image of a phrase
-    has no region, the row is -1 and the inner product is minus infinity.
+    `phrases` (p, c) belong to `images` (p,), and `regions` (r, c) belong to `region_images` (r,), which must be in
+    ascending order. Returns for each phrase the row number of the region (p,), and the inner product (p,) of the phrase
+    and the region. If the image of a phrase has no region, the row number is -1 and the inner product is minus
+    infinity.
     """
     pairs = pairs_within(images, region_images)
     scores = score_pairs(pairs, phrases, regions)

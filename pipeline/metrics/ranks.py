@@ -21,15 +21,16 @@ from pipeline.errors import InputError
 ROUNDING = 2.0**-52
 """Relative rounding error of one operation in float64.
 
-Multiplied by the number of products in a score and by the greatest sum of their absolute values, it is the largest
-difference between scores of equal vectors (Higham, Accuracy and Stability of Numerical Algorithms, 2002, section 3.1).
+The largest difference between scores of equal vectors is this error, times the number of products that a score sums,
+times the greatest sum of the absolute values of these products (Higham, Accuracy and Stability of Numerical Algorithms,
+2002, section 3.1).
 """
 PRODUCTS_PER_SCORE = 4096
-"""Number of products that is assumed for the score of two multi-vector items. The difference that counts as a tie is
-proportional to it."""
+"""Assumed number of products in the score of a multi-vector image and sentence. The largest difference of scores that
+counts as a tie is proportional to this number."""
 BLOCK_IMAGES = 255
-"""Maximum number of images whose scores with a block of sentences are compared at once. It is the greatest count that
-fits in one byte."""
+"""Maximum number of images whose scores with a block of sentences are compared at once. The number of these images that
+score high is counted in one byte, which holds at most 255."""
 BLOCK_SENTENCES = 256
 """Maximum number of sentences in a block of scores. A block of BLOCK_IMAGES by BLOCK_SENTENCES scores stays in the
 cache of a CPU."""
@@ -52,11 +53,10 @@ class Ranks:
 
 
 def count_ranks(images: np.ndarray, sentences: np.ndarray, owners: np.ndarray, metric: str) -> Ranks:
-    """Rank images (n, c) and sentences (m, c) by their scores with each other.
+    """Rank images (n, c) and sentences (m, c), one vector each, by their scores with each other.
 
     Sentence j belongs to image `owners[j]`. `metric` is `inner_product` or `euclidean`. Raises IntegrityError if a
-    vector is not finite, and InputError if an image has no sentence. Both errors name the row of the vector or the
-    image.
+    vector is not finite, and InputError if an image has no sentence. The message of either error names the row.
     """
     require_finite("embeddings", "images", images)
     require_finite("embeddings", "sentences", sentences)
@@ -68,7 +68,7 @@ def count_ranks(images: np.ndarray, sentences: np.ndarray, owners: np.ndarray, m
 
 
 def rank_scores(scores: np.ndarray, owners: np.ndarray, tie: float = 0) -> Ranks:
-    """Rank n images and m sentences by their `scores` (n, m).
+    """Rank n images and m sentences by their `scores` (n, m), where a greater score is better.
 
     Sentence j belongs to image `owners[j]`. Scores that differ by at most `tie` count as equal. Raises IntegrityError
     if a score is not finite, and InputError if an image has no sentence.
@@ -85,7 +85,7 @@ def _count(
 
     `scores(rows, columns)` returns the scores of a slice of the images with a slice of the sentences. `targets` (m,)
     are the scores of the sentences with their own images `owners` (m,). Scores that differ by at most `tie` count as
-    equal.
+    equal. Raises InputError if an image has no sentence.
     """
     if (without := np.bincount(owners, minlength=n) == 0).any():
         raise InputError(
@@ -123,7 +123,8 @@ def _slices(count: int, size: int) -> Iterator[slice]:
 
 @cache
 def _thread_pools() -> ThreadpoolController:
-    """Return the controller of the BLAS threads. It is cached, because it searches all libraries of the process."""
+    """Return the controller of the BLAS threads. The result is cached, because making a controller searches all
+    libraries of the process."""
     return ThreadpoolController()
 
 
@@ -145,10 +146,10 @@ def _as_products(x: np.ndarray, y: np.ndarray, metric: str) -> tuple[np.ndarray,
 
 
 def score(images: Items, sentences: Items, comparison: Comparison) -> np.ndarray:
-    """Score n images by m sentences, and return (n, m).
+    """Score n images by m sentences, and return the scores as an array (n, m). A greater score is better.
 
-    `comparison` decides the scores: `inner_product`, `euclidean` (negative squared distances), or a ScoreRule for items
-    with several vectors.
+    `comparison` decides the scores: `inner_product`, `euclidean` (negative squared distances), or a ScoreRule for
+    images and sentences with several vectors.
     """
     if not isinstance(comparison, str):
         from pipeline.metrics.multivector_scores import multivector_scores  # It imports torch, which takes long.
@@ -164,7 +165,7 @@ def score(images: Items, sentences: Items, comparison: Comparison) -> np.ndarray
 
 
 def rank(images: Items, sentences: Items, owners: np.ndarray, comparison: Comparison) -> Ranks:
-    """Rank n images and m sentences, with one or several vectors per item, by their scores with each other.
+    """Rank n images and m sentences, each with one vector or all with several vectors, by their scores with each other.
 
     Sentence j belongs to image `owners[j]`. `comparison` decides the scores, as in `score`. Raises IntegrityError if a
     vector or a score is not finite, and InputError if an image has no sentence.
@@ -178,11 +179,12 @@ def rank(images: Items, sentences: Items, owners: np.ndarray, comparison: Compar
 
 
 def similarity_ranks(sentences: np.ndarray, owners: np.ndarray, metric: str) -> np.ndarray:
-    """Rank the nearest sentence of the same image among the sentences of other images, for each of m sentences.
+    """Rank, for each of m sentences as a query, the nearest other sentence of the same image among the sentences of
+    other images.
 
     Socher et al. 2014, section 6.1, report the mean of these ranks. The sentences (m, c) belong to the images `owners`
-    (m,), each of which has at least two sentences. `metric` is `inner_product` or `euclidean`. Returns (m,) from 1.
-    Ties count against the model. Raises IntegrityError if a row is not finite.
+    (m,), each of which has at least two sentences. `metric` is `inner_product` or `euclidean`. Returns the ranks (m,)
+    from 1. Ties count against the model. Raises IntegrityError if a row is not finite.
     """
     ranks = np.empty(len(owners), np.int64)
     for rows, scores, same, tie in _among_sentences(sentences, owners, metric):
@@ -193,12 +195,12 @@ def similarity_ranks(sentences: np.ndarray, owners: np.ndarray, metric: str) -> 
 
 
 def pair_ranks(sentences: np.ndarray, owners: np.ndarray, metric: str) -> tuple[np.ndarray, np.ndarray]:
-    """Rank the second sentence of each ordered pair of sentences of one image, where the first sentence is the query.
+    """Rank the second sentence of each pair of sentences of one image, where the first sentence is the query.
 
     The second sentence competes with all sentences of other images. The sentences (m, c) belong to the images `owners`
-    (m,). `metric` is `inner_product` or `euclidean`. Returns the pairs (p, 2) of row numbers, in which two sentences
-    occur in both orders, and the ranks (p,) from 1. An image with a single sentence has no pair. Ties count against the
-    model. Raises IntegrityError if a row is not finite.
+    (m,). `metric` is `inner_product` or `euclidean`. Returns the pairs (p, 2) of row numbers, and the ranks (p,) from
+    1. Two sentences of an image are two pairs, one in each order, and an image with a single sentence has no pair. Ties
+    count against the model. Raises IntegrityError if a row is not finite.
     """
     pairs = []
     ranks = []
@@ -217,9 +219,9 @@ def _among_sentences(
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, float]]:
     """Score all pairs of m sentences, block by block.
 
-    Yields for each block the row numbers (b,) of its sentences, the scores (b, m) of these with all sentences, an array
-    (b, m) bool that says whether the two sentences belong to the same image, and the largest difference of scores that
-    count as equal.
+    Yields for each block the row numbers (b,) of its sentences, the scores (b, m) of the block with all sentences, an
+    array (b, m) bool that says whether two sentences belong to the same image, and the largest difference of scores
+    that count as equal. Raises IntegrityError if a row is not finite.
     """
     require_finite("embeddings", "sentences", sentences)
     a, b, tie = _as_products(sentences, sentences, metric)

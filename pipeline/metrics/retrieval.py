@@ -1,9 +1,10 @@
 """Recall at K, median rank and mean rank in both directions, with bootstrap intervals.
 
-They are measured for a split, for its folds, and for a random ranking (the row `Random` of Socher et al. 2014,
-Table 1). A fold is one of several equal parts of a split, with its own gallery. For example, published results on COCO
-are often means over five folds of 1,000 test images each. Recall at K depends on the size of the gallery. A mean over
-folds is therefore comparable with results on galleries of the fold's size, but not with results on the whole split.
+These measures are computed for a split, for the folds of a split, and for a random ranking (the row `Random` of Socher
+et al. 2014, Table 1). A fold is one of several equal parts of a split, with its own gallery. For example, published
+results on COCO are often means over five folds of 1,000 test images each. Recall at K depends on the size of the
+gallery. A mean over folds is therefore comparable with results on galleries of the fold's size, but not with results on
+the whole split.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,18 +19,18 @@ from pipeline.metrics.ranks import Ranks
 CUTOFFS = (1, 5, 10)
 """The values of K in recall@K."""
 TIES = "a tie counts against the model"
-"""The treatment of ties, as results name it."""
+"""The treatment of ties, in the words that the stored results of an evaluation contain."""
 INTERVAL = (2.5, 97.5)
 """Percentiles of the bootstrap that bound a 95% interval."""
 PROTOCOLS = ("all-sentences", "first-sentence")
 
 
 def select_sentences(owners: np.ndarray, protocol: str) -> np.ndarray:
-    """Return the row numbers of the sentences that are used, both as queries and as candidates, by `protocol`, one of
-    PROTOCOLS.
+    """Return the row numbers of the sentences that `protocol` (one of PROTOCOLS) uses, both as queries and as
+    candidates.
 
-    `owners` (m,) are the images of all sentences. `all-sentences` selects all of them (Karpathy and Fei-Fei 2015), and
-    `first-sentence` the first sentence of each image (Gong et al. 2014).
+    `owners` (m,) are the images of all sentences. `all-sentences` selects all sentences (Karpathy and Fei-Fei 2015),
+    and `first-sentence` selects the first sentence of each image (Gong et al. 2014).
     """
     return np.arange(len(owners)) if protocol == "all-sentences" else np.unique(owners, return_index=True)[1]
 
@@ -49,8 +50,8 @@ class Bootstrap:
 def evaluate(ranks: Ranks, owners: np.ndarray, bootstrap: Bootstrap) -> dict[str, dict[str, float | list[float]]]:
     """Measure both directions of `ranks`, where sentence j belongs to image `owners[j]`.
 
-    Returns direction -> measures. The measures are recall@1, @5 and @10 in percent, `median_rank` and `mean_rank`, and,
-    unless `bootstrap` has 0 resamples, the 95% interval [low, high] of each as NAME_ci95.
+    Returns direction -> measures. The measures are recall@1, @5 and @10 in percent, `median_rank` and `mean_rank`.
+    Unless `bootstrap` has 0 resamples, the 95% interval [low, high] of the measure NAME has the key NAME_ci95.
     """
     each = np.arange(len(ranks.image_to_sentence))
     return {
@@ -66,7 +67,7 @@ def recall_sum(ranks: Ranks) -> float:
 
 
 def mean_rank(ranks: Ranks) -> float:
-    """Compute the mean of the mean ranks of both directions."""
+    """Compute the mean of two mean ranks: of images as queries, and of sentences as queries."""
     return float(np.mean([ranks.image_to_sentence.mean(), ranks.sentence_to_image.mean()]))
 
 
@@ -82,17 +83,17 @@ def measure(ranks: np.ndarray, owners: np.ndarray, bootstrap: Bootstrap) -> dict
     """Measure the `ranks` (k,) of k queries. Query j belongs to image `owners[j]`, and each image has at least one
     query.
 
-    Returns recall@1, @5 and @10 in percent, `median_rank` and `mean_rank`, and, unless `bootstrap` has 0 resamples, the
-    95% interval [low, high] of each as NAME_ci95.
+    Returns recall@1, @5 and @10 in percent, `median_rank` and `mean_rank`. Unless `bootstrap` has 0 resamples, the 95%
+    interval [low, high] of the measure NAME has the key NAME_ci95.
     """
     return average([(ranks, owners)], bootstrap)
 
 
 def average(galleries: Sequence[tuple[np.ndarray, np.ndarray]], bootstrap: Bootstrap) -> dict[str, float | list[float]]:
-    """Compute the means of the measures over several galleries.
+    """Compute the means of the measures over several galleries. The keys of the result are described in `measure`.
 
     A gallery is given by the ranks (k,) of its k queries and the images (k,) to which these queries belong. The
-    measures are described in `measure`. The bootstrap resamples the images of each gallery separately.
+    bootstrap resamples the images of each gallery separately.
     """
     samples = [_Sample(ranks, owners) for ranks, owners in galleries]
     means = _mean([sample.measures(np.ones(sample.n_images, np.int64)) for sample in samples])
@@ -117,7 +118,7 @@ def resample(rng: np.random.Generator, n: int) -> np.ndarray:
 class _Sample:
     """The ranks of the queries of one gallery in ascending order, with the images to which the queries belong.
 
-    `measures` computes the measures of a resample, which is given by a weight for each image.
+    The method `measures` computes the measures of a resample, which is given by a weight for each image.
     """
 
     def __init__(self, ranks: np.ndarray, owners: np.ndarray) -> None:
@@ -175,8 +176,9 @@ def measure_folds(folds: Sequence[Fold], ranks: Sequence[Ranks], bootstrap: Boot
     """Measure each fold, and return `mean_of_folds` and `each_fold`. `ranks` has the ranks within each of the `folds`.
 
     `mean_of_folds` has the means of the measures for each direction, with intervals from a bootstrap that resamples
-    each fold separately, and the chance level. Sentence similarity is measured only if all `ranks` have it. `each_fold`
-    has the measures of each fold without intervals, with its `n_images` and `n_sentences`.
+    each fold separately, and the mean `chance` level. `each_fold` is a list with the measures of each fold, without
+    intervals, and with the numbers `n_images` and `n_sentences` of the fold. If all `ranks` have sentence similarity,
+    the means and each fold also have its measures as `sentence_similarity`.
     """
     both = list(zip(folds, ranks, strict=True))
     galleries: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {
@@ -209,11 +211,11 @@ def _mean_of(every: Sequence[Mapping[str, Mapping[str, float]]]) -> dict[str, di
 
 
 def chance(owners: np.ndarray) -> dict[str, dict[str, float]]:
-    """Compute the expected measures of a random ranking for each direction.
+    """Compute the expected measures of a random ranking. Return direction -> measures.
 
-    Sentence j belongs to image `owners[j]` (m,). The measures are recall@1, @5 and @10 in percent, `median_rank` and
-    `mean_rank`. If each image has at least two sentences, the result also has `sentence_similarity`. The median rank is
-    the median of the ranks of all queries together.
+    Sentence j belongs to image `owners[j]`, for `owners` (m,). The measures are recall@1, @5 and @10 in percent,
+    `median_rank` and `mean_rank`. The median rank is the median of the ranks of all queries together. If each image has
+    at least two sentences, the result also has the measures of `sentence_similarity`.
     """
     counts = np.bincount(owners)
     m = len(owners)
@@ -227,7 +229,7 @@ def chance(owners: np.ndarray) -> dict[str, dict[str, float]]:
 
 
 def random_measures(right: np.ndarray, total: int) -> dict[str, float]:
-    """Compute the expected measures of q queries, for each of which the `total` items of the gallery are shuffled.
+    """Compute the expected measures of q queries, if the `total` items of the gallery are shuffled for each query.
 
     Query i has `right[i]` right items (q,), and its rank is the position of the first right item, from 1. P(rank > t)
     is the probability that the first t items are wrong, which is the product of (total - right - j) / (total - j) over

@@ -9,13 +9,14 @@ import numpy as np
 Evaluation = Mapping[str, Any]
 """The contents of an evaluation's JSON file.
 
-They are `model`, `split`, `protocol`, `n_images`, `n_sentences`, and the measures of each direction, which
-pipeline.metrics.retrieval computes. An evaluation with folds also has `folds`, `mean_of_folds` and `each_fold`.
+An evaluation has the keys `model`, `split`, `protocol`, `n_images` and `n_sentences`. It maps each direction to the
+measures that pipeline.metrics.retrieval computes. An evaluation with folds also has `folds` (the number of folds),
+`mean_of_folds` and `each_fold`.
 """
 
 DIRECTIONS = ("image_to_sentence", "sentence_to_image")
 MEASURED = (*DIRECTIONS, "sentence_similarity")
-"""The parts of an evaluation that have measures."""
+"""The keys of an evaluation whose values are measures. An evaluation without sentence similarity lacks the last key."""
 RECALLS = ("recall@1", "recall@5", "recall@10")
 MEASURES = {name: name.replace("recall", "R") for name in RECALLS}
 MEASURES |= {name: name.replace("_", " ") for name in ("median_rank", "mean_rank")}
@@ -32,10 +33,12 @@ def headline(evaluation: Evaluation) -> Iterable[str]:
 
 
 def with_folds(evaluations: Iterable[Evaluation]) -> Iterable[Evaluation]:
-    """Yield each evaluation. If it has folds, also yield the mean of the folds and the first fold as evaluations.
+    """Yield each evaluation. After an evaluation with folds, also yield the mean of its folds and its first fold as
+    evaluations.
 
-    The gallery of these two has the size of a fold. The first fold is included because some papers report one subset of
-    the test images (Karpathy and Fei-Fei 2015, Table 1).
+    The mean and the first fold have names of their own as `protocol`, and the numbers of images and sentences of a
+    fold. The first fold is included because some papers report one subset of the test images (Karpathy and Fei-Fei
+    2015, Table 1).
     """
     for evaluation in evaluations:
         yield evaluation
@@ -55,11 +58,11 @@ def without_seed(name: str) -> str:
 
 
 def merge_seeds(evaluations: Iterable[Evaluation]) -> list[Evaluation]:
-    """Merge the evaluations of models that differ only in their seeds, for each split and protocol.
+    """Merge the evaluations of models whose names differ only in the seed, for each split and protocol.
 
-    A merged evaluation has the means of the measures, their standard deviations as `<measure>_sd`, and the number of
-    `seeds`. It has no intervals, because the intervals of a single training do not show the variation between seeds.
-    The evaluation of a model with a single seed is returned unchanged.
+    A merged evaluation has the means of the measures, the standard deviations of the measures as `<measure>_sd`, and
+    the number of merged evaluations as `seeds`. It has no intervals, because the intervals of a single training do not
+    show the variation between seeds. The evaluation of a model with a single seed is returned unchanged.
     """
     groups: dict[tuple[str, str, str], list[Evaluation]] = {}
     for evaluation in evaluations:
@@ -85,9 +88,9 @@ def spoken(direction: str) -> str:
 
 
 def by_setting(evaluations: Iterable[Evaluation]) -> list[tuple[tuple[str, str], list[Evaluation]]]:
-    """Group evaluations that can be compared with each other.
+    """Group evaluations that can be compared with each other, because they have the same split and protocol.
 
-    Returns pairs ((split, protocol), evaluations), in the order in which the settings first occur.
+    Returns pairs ((split, protocol), evaluations), in the order in which each split and protocol first occurs.
     """
     groups: dict[tuple[str, str], list[Evaluation]] = {}
     for evaluation in evaluations:
@@ -96,9 +99,9 @@ def by_setting(evaluations: Iterable[Evaluation]) -> list[tuple[tuple[str, str],
 
 
 def reported_first(evaluations: Iterable[Evaluation]) -> list[tuple[tuple[str, str], list[Evaluation]]]:
-    """Group evaluations that can be compared with each other, with the test split before all other splits.
+    """Group evaluations that have the same split and protocol, with the test split before all other splits.
 
-    Returns pairs ((split, protocol), evaluations).
+    Returns pairs ((split, protocol), evaluations), which are otherwise in the order of `by_setting`.
     """
     return sorted(by_setting(evaluations), key=lambda item: item[0][0] != "test")
 
@@ -109,17 +112,19 @@ def recall_sum(evaluation: Evaluation) -> float:
 
 
 def ranking(evaluations: Iterable[Evaluation]) -> list[Evaluation]:
-    """Return the evaluations of the first group of `reported_first`, sorted by recall sum with the best first. There
-    must be at least one evaluation."""
+    """Return the evaluations of the first group of `reported_first`, the greatest recall sum first. The group is the
+    first protocol of the test split, or of the first split if test was not evaluated. There must be at least one
+    evaluation."""
     (_, group), *_ = reported_first(evaluations)
     return sorted(group, key=recall_sum, reverse=True)
 
 
 def compare_briefly(evaluations: Sequence[Evaluation]) -> list[str]:
-    """Return a heading, and a line with recall@1, @5 and @10 of both directions for each model, the best first.
+    """Return lines for the terminal: a heading, and for each model a line with recall@1, @5 and @10 of both directions.
 
-    Only the evaluations of the first group of `reported_first` are shown, which have the same gallery. Several seeds of
-    a model are one line with means ± standard deviations. There must be at least one evaluation.
+    Only the evaluations that `ranking` returns are shown, the best first, because they have the same split and
+    protocol. Several seeds of a model are one line with means ± standard deviations. There must be at least one
+    evaluation.
     """
     ranked = ranking(merge_seeds(evaluations))
     first = ranked[0]
@@ -136,11 +141,12 @@ def compare_briefly(evaluations: Sequence[Evaluation]) -> list[str]:
 
 
 def markdown(evaluations: Iterable[Evaluation]) -> str:
-    """Return a Markdown table for each split and protocol, with recalls in percent. The mean of the folds and the first
-    fold of an evaluation have tables of their own.
+    """Return a Markdown text with a heading and a table for each split and protocol. The mean of the folds and the
+    first fold of an evaluation have tables of their own.
 
-    A table has a row for each model and direction. The 95% intervals of a model are in brackets. Several seeds of a
-    model share a row with means ± standard deviations.
+    A table has a row for each model and direction, and for sentence similarity if it was measured. The columns are the
+    recalls in percent, the median rank and the mean rank, with 95% intervals in brackets. Several seeds of a model
+    share a row with means ± standard deviations.
     """
     parts = []
     for (split, protocol), group in by_setting(merge_seeds(with_folds(evaluations))):

@@ -29,14 +29,15 @@ from pipeline.models.linear.views import ImageView, TextView, ViewBlock, one_mat
 from pipeline.models.neural.task import TrainingPairs, TrainingTask, train
 
 MAX_BANK_ROWS = 2000
-"""Maximum number of drawn training pairs whose images and sentences are the bank of a hubness correction."""
+"""Maximum number of training pairs with which hubs are measured. The images and sentences of these pairs are the bank
+of the hubness correction."""
 DIMENSIONS = (8, 16, 32, 64, 96, 128, 192, 256, 384)
 RIDGES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 FIT: Mapping[str, Any] = {"dimensions": DIMENSIONS, "image_ridge": RIDGES, "text_ridge": RIDGES}
 """Key of the configuration's section `fit` -> the values that a method in closed form tries on dev. Ridges are relative
 to the mean variance of their view."""
 TRAIN: Mapping[str, Sequence] = {"learning_rate": (0.0005, 0.002), "dropout": (0.4, 0.7), "epochs": (30,)}
-"""Key of the section of a trained method in the configuration -> the values that the method tries on dev. All
+"""Key of the configuration's section for a trained model -> the values that a trained method tries on dev. All
 combinations are tried."""
 ALIGNED_PAIRS = 500
 """Maximum number of dev pairs on which `align_encoders` measures the alignment of two encoders."""
@@ -46,17 +47,17 @@ recall. Methods are compared by the sum of the six recalls."""
 BATCH = 512
 """Number of pairs in a batch of a trained method. If there are fewer training pairs, a batch has all of them."""
 MIN_STEPS = 20
-"""Minimum number of batches in an epoch of a trained method, after which the method is scored on dev. If there are too
-few pairs for so many batches, each pair occurs several times in an epoch."""
+"""Minimum number of batches in an epoch of a trained method. If there are too few pairs for so many batches, each pair
+occurs several times in an epoch. The method is scored on dev after each epoch."""
 
 
 @dataclass(frozen=True)
 class Method:
     """A way to join two encoders: a registered `model`, and the settings to try on dev.
 
-    `fit` maps keys of the configuration's section `fit` to the values to try. Only models in closed form read it.
-    `settings` maps keys of the model's own section to the values to try. For a model in closed form, each of these keys
-    has a single value.
+    `fit` maps keys of the configuration's section `fit` to the values to try. Only models in closed form read `fit`.
+    `settings` maps keys of the model's own section of the configuration to the values to try. A trained model tries all
+    combinations. For a model in closed form, each of these keys must have a single value.
     """
 
     model: str
@@ -80,7 +81,8 @@ METHODS: Mapping[str, Method] = {
 
 @dataclass(frozen=True, eq=False)
 class Bench:
-    """The vectors of the splits `train`, `dev` and `test`, and the views through which all methods read them.
+    """The vectors of the splits `train`, `dev` and `test`, and the views `view` and `text` through which all methods
+    read the vectors.
 
     In `train` and `dev`, sentence j belongs to the image in row j. An image of `train` with several sentences has one
     row for each of them, and `dev` has only the first sentence of each image. In `test`, sentence j belongs to the
@@ -92,7 +94,7 @@ class Bench:
     splits: Mapping[str, PairArrays]
 
     def draw(self, count: int, seed: int) -> PairArrays:
-        """Draw `count` different pairs of the split train at random, or all pairs if there are fewer. `seed` and
+        """Draw `count` different pairs of the split train in random order, or all pairs if there are fewer. `seed` and
         `count` decide which pairs are drawn. In the result, sentence j belongs to the image in row j."""
         train = self.splits["train"]
         rows = np.random.default_rng([seed, count]).permutation(len(train.owners))[:count]
@@ -104,13 +106,14 @@ class Bench:
 
 @dataclass(frozen=True)
 class Measured:
-    """The ranks of the test split for one method, number of pairs and seed, without or with a hubness correction.
+    """The ranks of the test split for one method, one number of pairs and one seed, without or with a hubness
+    correction.
 
     `method` is the name of the method, and `pairs` is the number of training pairs. Sentence j of the test split
     belongs to the image in row `owners[j]`. `hubness` is `none` without a correction, and `auto` with a correction.
-    `seconds` are the CPU seconds of the fit or training, with the choice of the method's settings on dev. They include
-    neither the choice of the correction nor the fit of the `ncca` from which a refinement starts. `chosen` has the
-    chosen settings of the method, and with a correction also the settings of the correction.
+    `seconds` are the CPU seconds of the fit or training, including the choice of the method's settings on dev. The
+    seconds include neither the choice of the correction nor the fit of the `ncca` from which a refinement starts.
+    `chosen` has the chosen settings of the method. If `hubness` is `auto`, it also has the settings of the correction.
     """
 
     method: str
@@ -128,9 +131,10 @@ def compare_methods(
 ) -> Iterator[Measured]:
     """Measure each method with each number of training pairs and each seed, without and with a hubness correction.
 
-    Yields two measurements on the split test for each combination, first without the correction, in ascending order of
-    the `counts` of pairs. A count that is larger than the number of training pairs is replaced by this number. A seed
-    decides which pairs are drawn.
+    `methods` maps the name of a method to the method. Yields two measurements on the split test for each combination,
+    first without and then with the correction. The combinations are in ascending order of the `counts` of pairs. A
+    count that is larger than the number of all training pairs is replaced by this number, and equal counts are measured
+    once. A seed decides which pairs are drawn, and is also the seed of the fit or training.
 
     The settings of methods in closed form are chosen on dev for each combination. The settings of trained methods are
     chosen on dev with the first seed for each number of pairs, and are kept for the other seeds.
@@ -163,8 +167,8 @@ def _combinations(method: Method) -> list[Mapping[str, float]]:
 
 
 def _fit(bench: Bench, method: Method, pairs: PairArrays, seed: int) -> tuple[JointModel, Mapping[str, Any]]:
-    """Fit a method in closed form to `pairs`, and choose its settings on dev. Return the model and the chosen GridTrial
-    as a dictionary."""
+    """Fit a method in closed form to `pairs`, and choose its settings on dev. Return the model, and the chosen
+    GridTrial as a dictionary."""
     spec = model_spec(method.model)
     block = ViewBlock(bench.view.stack(pairs.features), bench.text.stack(pairs.sentences), pairs.owners)
     accumulator = MomentsAccumulator(bench.view.dim, bench.text.dim, runtime.threads())
@@ -188,8 +192,8 @@ def _train(
     tried: Sequence[Mapping[str, float]],
 ) -> tuple[JointModel, Mapping[str, float]]:
     """Train a method on `pairs` with each combination of settings in `tried`. Return the model with the greatest recall
-    sum on dev, and its combination. A refinement starts from the fitted model `start`, which must not be None. Other
-    methods ignore `start`."""
+    sum on dev, and the combination of settings of this model. A refinement starts from the fitted model `start`, which
+    must not be None. Other methods ignore `start`."""
     spec = model_spec(method.model)
     assert spec.section is not None
     batch = min(BATCH, len(pairs.owners))
@@ -217,7 +221,8 @@ def _measure(bench: Bench, model: JointModel, pairs: PairArrays) -> dict[str, tu
     """Rank the test split by a model, without a hubness correction (`none`), and with the correction that is best on
     dev (`auto`). Hubs are measured with the first MAX_BANK_ROWS of the training `pairs`.
 
-    Return `none` and `auto` -> the ranks and the chosen settings of the correction, which are empty for `none`.
+    Return a mapping with the keys `none` and `auto`. Each value is a pair: the ranks, and the chosen settings of the
+    correction, which are empty for `none`.
     """
     test = bench.splits["test"]
     dev = bench.splits["dev"]
@@ -243,7 +248,7 @@ def mutual_alignment(x: np.ndarray, y: np.ndarray, neighbours: int = 10) -> floa
     """Compute the mutual nearest-neighbour alignment of two views of n pairs, from 0 to 1 (Huh et al. 2024, eq. 11).
 
     Row i of x (n, D) and row i of y (n, d) are a pair. The k nearest other rows by cosine are found for row i, once in
-    x and once in y. The result is the mean over i of the share of row numbers that the two lists have in common. k is
+    x and once in y. The result is the mean over i of the share of the k row numbers that both lists contain. k is
     `neighbours`, or n - 1 if n is not greater than `neighbours`. There must be at least two rows.
     """
     neighbours = min(neighbours, len(x) - 1)
@@ -258,11 +263,11 @@ def mutual_alignment(x: np.ndarray, y: np.ndarray, neighbours: int = 10) -> floa
 
 @dataclass(frozen=True)
 class BenchCell:
-    """The sum of the six recalls in percent of one row of the bench with one number of training pairs.
+    """The result of one row of the bench with one number of training pairs: the sum of the six recalls, in percent.
 
-    `mean` and `deviation` are the mean and the standard deviation over the seeds. The deviation is 0 if there is one
-    seed. `minus` is the sum of this row minus the sum of the first row with the same number of pairs, with its 95%
-    interval. It is None in the first row.
+    `mean` and `deviation` are the mean and the standard deviation of the sum over the seeds. The deviation is 0 if
+    there is one seed. `minus` is the sum of this row minus the sum of the first row with the same number of pairs, with
+    the 95% interval of this difference. `minus` is None in the first row, and in all rows if there were no resamples.
     """
 
     mean: float
@@ -272,16 +277,17 @@ class BenchCell:
 
 @dataclass(frozen=True)
 class BenchRow:
-    """A method, without or with a hubness correction. `cells` maps each number of training pairs to its cell. `name` is
-    the name of the method, followed by `, hubness: auto` with a correction."""
+    """The row of the bench for a method without a hubness correction, or for a method with the correction. `name` is
+    the name of the method, followed by `, hubness: auto` in a row with the correction. `cells` maps each number of
+    training pairs to its cell."""
 
     name: str
     cells: Mapping[int, BenchCell]
 
 
 def line_of(measured: Measured) -> dict[str, Any]:
-    """Return the line of a measurement in bench.csv, column -> value. Recalls are in percent, `sum` is the sum of the
-    six recalls, `seconds` are CPU seconds, and `chosen` is JSON."""
+    """Return the line of a measurement in bench.csv as a mapping column -> value. Recalls are in percent, `sum` is the
+    sum of the six recalls, `seconds` are CPU seconds, and `chosen` is a JSON text."""
     ranks = vars(measured.ranks)
     recalls = [100 * float(np.mean(ranks[side] <= int(name.partition("@")[2]))) for side, name in COLUMNS]
     return {
@@ -297,12 +303,13 @@ def line_of(measured: Measured) -> dict[str, Any]:
 
 
 def summarise(measured: Sequence[Measured], bootstrap: Bootstrap) -> list[BenchRow]:
-    """Return a row for each method without and with a hubness correction, in the order of their first measurement.
+    """Return a row for each method without and with a hubness correction, in the order of the first measurements.
 
     A row has a cell for each number of training pairs, with the mean over the seeds. Each cell is compared with the
     cell of the first row with the same number of pairs. The interval of the difference comes from a paired bootstrap
     over the test images and, if there are several seeds, from the variance of the difference over the seeds. The cells
-    of the first row have no difference. `measured` must not be empty.
+    of the first row have no difference. If `bootstrap` has 0 resamples, no cell has a difference. `measured` must not
+    be empty.
     """
     draws: dict[str, dict[int, list[Draw]]] = {}
     for one in measured:
@@ -316,7 +323,8 @@ def summarise(measured: Sequence[Measured], bootstrap: Bootstrap) -> list[BenchR
         cells = {}
         for pairs, own in by_pairs.items():
             sums = [draw.worth(np.ones(len(draw.images), np.int64)) for draw in own]
-            minus = None if by_pairs is first else compare_draws(own, first[pairs], bootstrap, same_draws=True)
+            found = None if by_pairs is first else compare_draws(own, first[pairs], bootstrap, same_draws=True)
+            minus = found if bootstrap.resamples else None
             cells[pairs] = BenchCell(float(np.mean(sums)), float(np.std(sums, ddof=len(sums) > 1)), minus)
         rows.append(BenchRow(name, cells))
     return rows
@@ -324,7 +332,8 @@ def summarise(measured: Sequence[Measured], bootstrap: Bootstrap) -> list[BenchR
 
 def align_encoders(bench: Bench) -> dict[tuple[str, str], float]:
     """Compute the mutual nearest-neighbour alignment of each image encoder with each text encoder, on the first
-    ALIGNED_PAIRS pairs of dev. Return (image encoder, text encoder) -> alignment in percent."""
+    ALIGNED_PAIRS pairs of dev. Return (image encoder, text encoder) -> alignment in percent. Dev must have at least two
+    pairs."""
     dev = bench.splits["dev"]
     images = bench.view.split(bench.view.stack(dev.features)[:ALIGNED_PAIRS])
     found = {}

@@ -1,7 +1,7 @@
 """The contract of every fitted or trained model: the methods that embedding, indexing and searching call.
 
-A class needs no base class to fulfil the contract. `restore` in pipeline.config.stored returns a JointModel. Only the
-stages that fit or train models know their classes.
+A class needs no base class to fulfil the contract. `restore` in pipeline.config.stored returns a JointModel, so that
+most code needs only this contract and not the class of a model.
 """
 
 from collections.abc import Mapping
@@ -34,9 +34,9 @@ WordForms: TypeAlias = "Tokens | Trees"
 Sentences: TypeAlias = "Mapping[str, TextVectors] | WordForms | Mapping[str, Mapping[str, TextVectors] | WordForms]"
 """Sentences in the form that a model's `sentence_view` names.
 
-For `vectors` it is a mapping text encoder -> vectors, for `tokens` it is Tokens, and for `phrase-trees` and
-`dependency-trees` it is Trees. For `each`, the form of an ensemble, it is a mapping from the form that a member reads
-to the sentences in this form.
+The form `vectors` is a mapping text encoder -> vectors, the form `tokens` is Tokens, and the forms `phrase-trees` and
+`dependency-trees` are Trees. The form `each` is for an ensemble, and is a mapping from the form that a member of the
+ensemble reads to the sentences in this form.
 """
 
 Settings: TypeAlias = "Mapping[str, JsonValue]"
@@ -44,7 +44,7 @@ Settings: TypeAlias = "Mapping[str, JsonValue]"
 
 
 def read_setting(settings: Settings, key: str, kind: type[Value]) -> Value:
-    """Return the value of `key` in the stored `settings` of a model. Its type must be `kind`.
+    """Return the value of `key` in the stored `settings` of a model. The type of the value must be `kind`.
 
     Raises ValueError if the key is missing or its value has another type.
     """
@@ -57,8 +57,8 @@ def read_setting(settings: Settings, key: str, kind: type[Value]) -> Value:
 
 
 def read_number(settings: Settings, key: str) -> float:
-    """Return the value of `key` in the stored `settings` of a model, which must be an int or a float. Raises ValueError
-    if the key is missing or its value is not a number."""
+    """Return the value of `key` in the stored `settings` of a model. The value must be an int or a float. Raises
+    ValueError if the key is missing or its value is not a number."""
     value = settings.get(key)
     if not isinstance(value, int | float):
         raise ValueError(f"The stored setting {key} is {value!r}, but must be a number. Make the model again.")
@@ -75,8 +75,8 @@ def read_list(settings: Settings, key: str) -> list:
 
 
 def require_vectors(sentences: "Sentences") -> "Mapping[str, TextVectors]":
-    """Return `sentences` as a mapping text encoder -> vectors. Raises TypeError if they have another form, such as
-    Tokens, Trees or the nested mapping of an ensemble."""
+    """Return `sentences` as a mapping text encoder -> vectors. Raises TypeError if `sentences` have another form, such
+    as Tokens, Trees or the nested mapping of an ensemble."""
     if isinstance(sentences, Mapping):
         vectors = {name: block for name, block in sentences.items() if not isinstance(block, Mapping | Ragged)}
         if len(vectors) == len(sentences):
@@ -106,12 +106,13 @@ class RegionBlock(Protocol):
 
 
 class RegionSource(Protocol):
-    """The regions of n images, which `packed` reads from disk on request. Its length is n."""
+    """The regions of n images, which `packed` reads from disk on request. The length of a source is n."""
 
     def __len__(self) -> int: ...
 
     def packed(self, rows: np.ndarray) -> RegionBlock:
-        """Read all regions of the k images with the row numbers `rows` (k,), in this order of images."""
+        """Read all regions of the k images with the row numbers `rows` (k,). The images of the result are in the order
+        of `rows`."""
         ...
 
 
@@ -120,14 +121,14 @@ class JointModel(Protocol):
 
     @property
     def multi_vector(self) -> bool:
-        """Whether an item has several vectors: one per region of an image, and one per word or relation of a
-        sentence."""
+        """Whether each image and each sentence has several vectors: one per region of an image, and one per word or
+        relation of a sentence."""
         ...
 
     @property
     def sentence_view(self) -> str:
         """The form in which the model reads sentences: `vectors`, `tokens`, `phrase-trees`, `dependency-trees` or
-        `each`. Sentences describes the forms."""
+        `each`. The type Sentences describes these forms."""
         ...
 
     @property
@@ -138,8 +139,8 @@ class JointModel(Protocol):
 
     @property
     def rule(self) -> ScoreRule | None:
-        """The rule by which an image and a sentence of a multi-vector model are scored. It is None for a model with one
-        vector per item, which uses `metric`."""
+        """The rule by which a multi-vector model scores an image and a sentence. It is None for a model with one vector
+        per image and per sentence, which uses `metric` instead."""
         ...
 
     @property
@@ -159,7 +160,8 @@ class JointModel(Protocol):
         ...
 
     def to(self, device: "torch.device") -> Self:
-        """Compute on `device` from now on, as far as the model can, and return this model, not a copy."""
+        """Move the model to `device`, on which it computes from now on as far as it can. Return the model itself, not a
+        copy."""
         ...
 
     def embed_images(self, features: Features, regions: RegionSource | None = None) -> Items:
@@ -171,8 +173,8 @@ class JointModel(Protocol):
         ...
 
     def embed_sentences(self, sentences: "Sentences") -> Items:
-        """Embed n sentences, given in the form that `sentence_view` names. Return an array (n, c) float32, or, for a
-        multi-vector model, MultiVectors whose vectors are arrays and not tensors."""
+        """Embed n sentences, given in the form that `sentence_view` names. Return an array (n, c) float32. A
+        multi-vector model returns MultiVectors instead, whose vectors are arrays and not tensors."""
         ...
 
     def settings(self) -> Settings:
@@ -188,7 +190,7 @@ class JointModel(Protocol):
 
 
 class MultiVectorModel(JointModel, Protocol):
-    """A model with several vectors per item. `is_multi_vector` recognises such models."""
+    """A model with several vectors per image and per sentence. `is_multi_vector` recognises such models."""
 
     @property
     def rule(self) -> ScoreRule: ...
@@ -199,13 +201,14 @@ class MultiVectorModel(JointModel, Protocol):
 
 
 def is_multi_vector(model: JointModel) -> TypeGuard[MultiVectorModel]:
-    """Return whether a model has several vectors per item. A type checker then knows it as a MultiVectorModel."""
+    """Return whether a model has several vectors per image and per sentence. If so, a type checker then treats the
+    model as a MultiVectorModel."""
     return model.multi_vector
 
 
 def embed_images(model: JointModel, features: Features, regions: RegionSource | None) -> Items:
-    """Embed n images by `model`, and return the result of its method `embed_images`. Only a multi-vector model gets the
-    `regions` of the images."""
+    """Embed n images by `model`, and return the result of its method `embed_images`. The `regions` of the images are
+    passed on only to a multi-vector model."""
     return model.embed_images(features, regions) if model.multi_vector else model.embed_images(features)
 
 

@@ -15,9 +15,9 @@ def test_a_single_right_item_is_in_the_middle_on_average() -> None:
 
 
 def test_the_papers_gallery_of_100_images_with_five_sentences() -> None:
-    """The row "Random" in Table 1 of Socher et al. 2014 has the mean ranks 101.1, 52.1 and 92.1 of one random draw. The
-    paper says: "a random assignment would give an average ranking of 100". The expected mean ranks are 100, 50.5 and
-    83.5."""
+    """The expected mean ranks of a random ranking are 100 for sentence similarity, 50.5 for the search for images, and
+    83.5 for the search for sentences. The row "Random" in Table 1 of Socher et al. 2014 has the mean ranks 101.1, 52.1
+    and 92.1 of one random draw. The paper says: "a random assignment would give an average ranking of 100"."""
     found = chance(np.repeat(np.arange(100), 5))
     assert found["sentence_similarity"]["mean_rank"] == 500 / 5
     assert found["sentence_to_image"]["mean_rank"] == 101 / 2
@@ -40,8 +40,8 @@ def test_expected_measures_agree_with_random_rankings() -> None:
 def test_the_median_is_the_first_rank_at_which_half_of_the_queries_have_a_right_item(
     right, total: int, median: int
 ) -> None:
-    """By hand, the probability that the rank of a query is above 1 is 1/2, 3/4, 1/2 and (2/3 + 1/3) / 2 = 1/2 in the
-    four cases."""
+    """Computed by hand, the mean probability that the rank of a query is above 1 is 1/2, 3/4, 1/2 and (2/3 + 1/3) / 2 =
+    1/2 in the four cases. The median rank is therefore 1, except in the second case."""
     assert random_measures(np.array(right), total)["median_rank"] == median
 
 

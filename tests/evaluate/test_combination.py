@@ -15,10 +15,11 @@ def unit(rows: np.ndarray) -> np.ndarray:
 
 
 def make_members(seed: int, noises: tuple[float, ...]) -> tuple[list[np.ndarray], list[np.ndarray], np.ndarray]:
-    """Draw the embeddings of the same pairs by several models, one per level of noise in `noises`.
+    """Draw the embeddings of 120 images with two sentences each by several models, one model per level of noise in
+    `noises`.
 
-    Each model has another number of dimensions. Return the images and the sentences of each model, and the owners of
-    the sentences.
+    The models have different numbers of dimensions. Return the vectors of the images for each model, the vectors of the
+    sentences for each model, and the row of the image of each sentence.
     """
     rng = np.random.default_rng(seed)
     owners = np.repeat(np.arange(120), 2)
@@ -64,7 +65,7 @@ def test_a_member_of_pure_noise_gets_almost_no_weight() -> None:
 
 
 class BoundedGrid(tuple):
-    """A grid that can be iterated at most 50 times, so that an endless search fails."""
+    """A grid of weights that can be iterated fewer than 50 times, so that an endless search fails."""
 
     looks = 0
 

@@ -13,7 +13,8 @@ DIRECTIONS = ("image_to_sentence", "sentence_to_image")
 
 
 def vectors(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Draw vectors of n images, vectors of one to four similar sentences per image, and the images of the sentences."""
+    """Draw the vectors of n images and of one to four sentences per image, which are similar to the image. Return the
+    vectors of the images, the vectors of the sentences, and the row of the image of each sentence."""
     rng = np.random.default_rng(seed)
     owners = np.repeat(np.arange(n), rng.integers(1, 5, n))
     images = rng.standard_normal((n, 6)).astype(np.float32)

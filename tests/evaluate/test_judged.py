@@ -1,4 +1,5 @@
-"""Judged queries: the measures by hand, by TREC's rules and by scikit-learn, and the command on an index."""
+"""Judged queries: measures are compared with results by hand, with the rules of TREC and with scikit-learn, and the
+command `evaluate-queries` is run on an index."""
 
 import json
 import logging

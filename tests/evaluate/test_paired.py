@@ -6,16 +6,18 @@ import pytest
 from scipy import stats
 
 from pipeline.metrics.paired import Draw, compare_draws, draw_of_ranks
+from pipeline.metrics.ranks import Ranks
 from pipeline.metrics.retrieval import Bootstrap, measure
+from pipeline.models.bench import Measured, summarise
 
 RECALLS = (("image_to_sentence", "recall@1"), ("sentence_to_image", "recall@10"), ("sentence_to_image", "mean_rank"))
 
 
 def draw(rng: np.random.Generator, n: int, owners: np.ndarray, worst: int) -> tuple[Draw, float]:
-    """Draw random ranks from 1 to `worst` - 1 as the result of one training on `n` images. `owners` are the images of
-    the sentences.
+    """Draw random ranks from 1 to `worst` - 1 as the result of one training, measured on `n` images. `owners` are the
+    images of the sentences.
 
-    Return the training, and the sum of its measures in RECALLS as `evaluate` computes them.
+    Return the result as a Draw, and the sum of its measures in RECALLS as `measure` computes them.
     """
     images = {"image_to_sentence": np.arange(n), "sentence_to_image": owners}
     ranks = {direction: rng.integers(1, worst, len(own)) for direction, own in images.items()}
@@ -38,15 +40,15 @@ def test_draws_are_compared_by_the_sums_of_their_measures() -> None:
 
 
 def draw_synthetic(rng: np.random.Generator, images: np.ndarray, seed_deviation: float) -> Draw:
-    """Make a training whose score is the mean of the values `images` (n,) of the images, plus a random effect of its
-    seed with the standard deviation `seed_deviation`."""
+    """Make the Draw of a training whose score is the mean of the values `images` (n,) of the n images, plus a random
+    effect of the seed with the standard deviation `seed_deviation`."""
     chance = rng.normal(0, seed_deviation)
     return Draw(np.arange(len(images)), lambda weights: float(weights @ images / weights.sum() + chance))
 
 
 def test_interval_of_paired_disjoint_draws_has_the_stated_coverage() -> None:
-    """Each of three draws has a large random effect on the scores of both systems, and a small random effect on the
-    score of the first system. The true difference is 0."""
+    """The 95% interval of a true difference of 0 contains 0 in 92 to 98 % of 200 simulations. Each of three draws has a
+    large random effect on the scores of both systems, and a small random effect on the score of the first system."""
     rng = np.random.default_rng(0)
     covered = 0
     repetitions = 200
@@ -65,7 +67,9 @@ def test_interval_of_paired_disjoint_draws_has_the_stated_coverage() -> None:
 
 @pytest.mark.parametrize(("image_deviation", "resamples"), [(0, 2), (30, 40), (100, 60)])
 def test_interval_of_three_trainings_has_the_stated_coverage(image_deviation: float, resamples: int) -> None:
-    """Resampling the three seeds would give a coverage of only 77 and 89 % in the first two cases."""
+    """The 95% interval of a true difference of 0 contains 0 in 93.5 to 99 % of 200 simulations with three trainings of
+    each system. The cases have different random effects of the images. A bootstrap that resamples the three trainings
+    would cover only 77 and 89 % in the first two cases."""
     rng = np.random.default_rng(0)
     covered = 0
     repetitions = 200
@@ -102,8 +106,8 @@ def test_the_interval_of_one_draw_agrees_with_a_normal_approximation() -> None:
 
 
 def gains_of(gains: list[float]) -> tuple[list[Draw], list[Draw]]:
-    """Return a system whose score is the mean of the `gains` of the images, and a system with the score 0. Each has one
-    draw."""
+    """Return a system whose score is the mean of the `gains` of the images, and a system whose score is 0. Each system
+    is a list with one Draw."""
     images = np.arange(len(gains))
     values = np.array(gains)
     return [Draw(images, lambda weights: float(weights @ values / weights.sum()))], [Draw(images, lambda weights: 0.0)]
@@ -118,9 +122,23 @@ def test_resamples_in_which_a_draw_has_no_measure_are_skipped() -> None:
     assert compare_draws([ours], [theirs], Bootstrap(500, 0)) == {"difference": 30, "ci95": [30, 30]}
 
 
+@pytest.mark.parametrize("draws", [1, 2])
+def test_interval_of_a_difference_is_nan_without_resamples(draws: int) -> None:
+    (own,), (other,) = gains_of([1.0, 5.0])
+    found = compare_draws([own] * draws, [other] * draws, Bootstrap(0, 0))
+    assert found == {"difference": 3, "ci95": pytest.approx([np.nan, np.nan], nan_ok=True)}
+
+
+def test_rows_of_a_bench_without_resamples_have_no_differences() -> None:
+    ranks = Ranks(np.array([1, 2]), np.array([2, 2]))
+    rows = summarise([Measured(name, "none", 9, 0, ranks, np.arange(2), 0.0, {}) for name in "ab"], Bootstrap(0, 0))
+    assert [(row.name, row.cells[9].minus) for row in rows] == [("a", None), ("b", None)]
+
+
 def test_intervals_have_one_degree_of_freedom_less_than_images_and_draws() -> None:
     """The intervals use quantiles of Student's t-distribution. The first case has three draws and no difference between
-    images. The second case has two equal draws of six images."""
+    images, so that there are two degrees of freedom. The second case has two equal draws of six images, so that there
+    are five."""
     ours = [Draw(np.arange(4), lambda weights, value=value: value) for value in (1.0, 2.0, 6.0)]
     theirs = [Draw(np.arange(4), lambda weights: 0.0)]
     low, high = compare_draws(ours, theirs, Bootstrap(20, 0))["ci95"]

@@ -1,4 +1,4 @@
-"""Measures of phrases and regions are compared with plain loops, and tested on synthetic data with known answers."""
+"""Measures of phrases and regions are compared with plain loops, and with the known answers of synthetic data."""
 
 from dataclasses import replace
 
@@ -107,10 +107,11 @@ def test_best_regions_equal_those_that_training_chooses() -> None:
 
 
 def make_synthetic_set(seed: int) -> tuple[PhraseSet, RegionSet, Gold]:
-    """Make phrases, regions and gold boxes of IMAGES images, each of which shows three of KINDS kinds of things. A
-    phrase has the same vector as the region of its thing.
+    """Make the phrases, regions and gold boxes of IMAGES images. Each image shows three things of different kinds, out
+    of KINDS kinds.
 
-    Each thing has its own box, which is also a region. Two phrases of the image name each thing.
+    Each thing has a gold box, which is also a region, and two phrases that name the thing. The vector of a phrase
+    equals the vector of the region of its thing.
     """
     rng = np.random.default_rng(seed)
     shown = np.stack([rng.permutation(KINDS)[:3] for _ in range(IMAGES)])

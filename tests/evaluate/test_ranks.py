@@ -1,4 +1,4 @@
-"""Ranks are compared with a naive reference that sorts all scores, for ties and for both metrics."""
+"""Ranks are compared with a naive reference that sorts all scores, also for tied scores and for both metrics."""
 
 from functools import partial
 
@@ -12,7 +12,8 @@ from pipeline.metrics.ranks import count_ranks, rank_scores
 def naive_ranks(scores: np.ndarray, owners: np.ndarray) -> tuple[list[int], list[int]]:
     """Compute the ranks of n images and m sentences from `scores` (n, m) with one stable sort per query.
 
-    A target comes after all other items with the same score. Return the ranks of images and of sentences as queries.
+    The right item of a query comes after all other items with the same score. Return the ranks for the images as
+    queries, and the ranks for the sentences as queries.
     """
     to_sentence = []
     to_image = []
@@ -54,9 +55,9 @@ def make_tied_pairs(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, n
 
 
 def make_close_pairs(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Draw 260 images in four groups of almost equal images, whose scores single precision cannot always tell apart,
-    and two sentences near each image. Return the vectors of the images and of the sentences, and the row of the image
-    of each sentence."""
+    """Draw 260 images in four groups, and two sentences near each image. The images of a group are almost equal, so
+    that single precision cannot always tell their scores apart. Return the vectors of the images and of the sentences,
+    and the row of the image of each sentence."""
     owners = rng.permutation(np.repeat(np.arange(260), 2))
     images = np.repeat(rng.standard_normal((4, 19)), 65, axis=0)
     images = (images + 1e-4 * rng.standard_normal(images.shape)).astype(np.float32)
@@ -74,7 +75,7 @@ PAIRS = {
 @pytest.mark.parametrize("metric", ["inner_product", "euclidean"])
 @pytest.mark.parametrize("pairs", PAIRS)
 def test_ranks_equal_sorting(pairs: str, metric: str) -> None:
-    """The ranks must not depend on the length of the vectors. Scaling by powers of two is exact."""
+    """The ranks equal the naive ranks, and stay the same if all vectors are scaled by powers of two, which is exact."""
     images, sentences, owners = PAIRS[pairs](np.random.default_rng(5))
     expected = naive_ranks(exact_scores(images, sentences, metric), owners)
     if (pairs, metric) == ("close", "inner_product"):

@@ -1,4 +1,4 @@
-"""The rank of a sentence among the neighbours of another sentence of its image is compared with a naive loop."""
+"""The ranks of sentences whose query is another sentence of the same image are compared with a naive loop."""
 
 import numpy as np
 import pytest

@@ -13,8 +13,8 @@ from pipeline.storage.records import read_measured
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make a run of 24 images with fitted models. Every third image, from image 2 to image 23, is in the test split.
-    Each of the eight things that photos show therefore occurs once in the test split."""
+    """Make a run of 24 images with fitted models. Each image shows one of eight things. Every third image, from image 2
+    to image 23, is in the test split, so each of the eight things occurs once in the test split."""
     return make_run(tmp_path_factory.mktemp("run"))
 
 

@@ -39,8 +39,8 @@ def blocks_of(count: int) -> Iterator[ViewBlock]:
 
 
 def task_of(name: str, count: int) -> FitTask:
-    """Make the task of fitting the model `name` to `count` photos, which are generated block by block whenever they are
-    read. The moments are placeholders, because only the memory of the fit is measured."""
+    """Make the task of fitting the model `name` to `count` photos. The photos are generated block by block whenever the
+    fit reads them. The moments are placeholders, because only the memory of the fit is measured."""
     task, _ = make_fit_task(name)
     moments = task.sets.target
     dev = next(blocks_of(ROWS))
@@ -61,7 +61,7 @@ def task_of(name: str, count: int) -> FitTask:
 
 
 def peak(work: Callable[[], object]) -> int:
-    """Run `work`, and return the greatest number of bytes that Python and NumPy have allocated at once meanwhile."""
+    """Run `work`, and return the greatest number of bytes that `work` has allocated at once in Python and NumPy."""
     tracemalloc.start()
     try:
         work()

@@ -1,4 +1,5 @@
-"""CCA from moments is compared with float64 and scikit-learn, and tested for its invariants and on degenerate data."""
+"""CCA from moments is compared with computations in float64 and with scikit-learn. Invariants of CCA and its results on
+degenerate data are tested too."""
 
 from dataclasses import replace
 from itertools import product
@@ -100,9 +101,9 @@ def test_directions_whiten_both_views(shape: tuple[int, int]) -> None:
     ],
 )
 def test_degenerate_data_are_solved_with_the_smallest_ridge_that_suffices(kind: str, least: float, kept: int) -> None:
-    """CCASolver finds `kept` correlations between 0 and 1 for each `kind` of degenerate data, with several ridges from
-    `least` on. Only a constant column makes the covariance singular without a ridge, which raises InputError. An
-    outlier leaves one direction."""
+    """CCASolver finds `kept` correlations between 0 and 1 for each `kind` of degenerate data with several ridges, of
+    which `least` is the smallest. Only a constant column makes the covariance singular without a ridge, which
+    raises InputError. An outlier leaves one direction."""
     x, y = make_views(n=30 if kind == "n < d" else 500, dim_x=40, dim_y=25)
     if kind == "constant column":
         x[:, 3] = 7
@@ -134,8 +135,8 @@ def test_noise_beyond_the_rank_of_the_data_gives_no_direction() -> None:
 
 
 def test_correlations_beyond_one_are_rounding_up_to_a_limit() -> None:
-    """The cross-covariance is too large for the variances. If the excess is a rounding error, the correlation becomes
-    1. If it is much larger, InputError is raised."""
+    """The cross-covariance is too large for the variances. If the excess is as small as a rounding error, the
+    correlation becomes 1. If the excess is much larger, InputError is raised."""
 
     def moments(excess: float) -> Moments:
         return Moments(10.0, np.zeros(2), np.zeros(2), np.eye(2), np.diag([1 + excess, 0.5]), np.eye(2))
@@ -171,7 +172,8 @@ def test_a_solver_that_keeps_one_factor_has_the_same_solutions(monkeypatch: pyte
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_eigenvalues_that_the_first_driver_loses_are_found(overwrite: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """LAPACK's first driver is replaced by a function that loses one eigenvalue. `top_eigenpairs` then calls the second
-    driver, for which it restores the matrix if the first driver has overwritten it. The result has all eigenpairs."""
+    driver, and restores the matrix for it if the first driver has overwritten the matrix. The result has all
+    eigenpairs."""
     root = np.random.default_rng(2).standard_normal((60, 60))
     symmetric = root @ root.T
     original = scipy.linalg.eigh
@@ -190,8 +192,9 @@ def test_eigenvalues_that_the_first_driver_loses_are_found(overwrite: bool, monk
 @pytest.mark.parametrize(("size", "scale", "offset"), [(32, 1, 0), (64, 0.3, 7), (2048, 1, 0), (2048, 0.3, 7)])
 @pytest.mark.parametrize("solver", [CCASolver, RidgeSolver])
 def test_uncorrelated_views_are_refused(solver: type, size: int, scale: float, offset: float) -> None:
-    """The views are distinct columns of a Hadamard matrix, which are uncorrelated, because they are orthogonal and have
-    mean zero. Both solvers raise InputError. With a small correlation of one column, they find a direction."""
+    """The views are distinct columns of a Hadamard matrix. These columns are uncorrelated, because they are orthogonal
+    and have mean zero, so both solvers raise InputError. If one column of y gets a small correlation with x, both
+    solvers find a direction."""
     columns = hadamard(size)[:, 1:].astype(np.float32)
     x = columns[:, : size // 4]
     y = columns[:, size // 3 :] * np.float32(scale) + np.float32(offset)
@@ -252,8 +255,8 @@ def test_normalized_embedding_is_equation_2() -> None:
 
 
 def tuned_by(grid: FitSettings, seen: list, train: int = 300, dev: int = 200, shared: int = 10) -> Tuned:
-    """Tune NormalizedCCA on `train` synthetic pairs with `shared` hidden factors, and choose the settings of `grid` on
-    `dev` other pairs. The pairs of ridges that are tried are appended to the list `seen`."""
+    """Fit NormalizedCCA to `train` synthetic pairs with `shared` hidden factors, with the settings of `grid` that are
+    best on `dev` other pairs. The pairs of ridges that are tried are appended to the list `seen`."""
     x, y = make_views(n=train + dev, dim_x=60, dim_y=50, shared=shared)
     pairs = PairArrays({"net": x[train:]}, {"tfidf": sparse.csr_array(y[train:])}, np.arange(dev))
     prepared = PreparedViews(moments_of(x[:train], y[:train]))
@@ -293,9 +296,9 @@ def test_a_search_of_the_grid_ends_at_a_pair_without_better_neighbours() -> None
 
 
 def test_ties_on_dev_are_broken_by_ranks_and_then_by_dimensions() -> None:
-    """With 6 and with 12 directions, all twelve dev images are found first, so both recall sums are 600. The mean ranks
-    are equal too, and 12 directions are chosen, because a search among more images needs them. For equal recall sums,
-    a trial with a lower mean rank is better than a trial with more dimensions."""
+    """With 6 and with 12 directions, all dev pairs have the rank 1, so both recall sums are 600 and the mean ranks are
+    equal. Then 12 directions are chosen, because a search among more images needs more directions. For equal recall
+    sums, a trial with a lower mean rank is better than a trial with more dimensions."""
     tuned = tuned_by(make_grid([2, 6, 12], [0.01], [0.01], [1.0]), [], train=600, dev=12, shared=12)
     assert [trial.recall_sum for trial in tuned.trials][1:] == [600, 600] and tuned.chosen.dimensions == 12
     trial = tuned.chosen

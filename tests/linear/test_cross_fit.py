@@ -38,8 +38,9 @@ def test_near_duplicates_share_a_fold_and_a_caption_is_scored_together_with_its_
 
 
 def test_scores_of_pairs_follow_the_definition() -> None:
-    """The scores of the own and the exchanged pairs, and the ranks, are compared with CSLS in plain loops. There are
-    fewer than NEIGHBOURS photos and captions, so the hub corrections average over all of them."""
+    """The scores of all pairs, the scores of the exchanged pairs, and the ranks are compared with CSLS in plain loops.
+    There are fewer than NEIGHBOURS photos and captions, so a hub correction is the average over all photos or all
+    captions."""
     rng = np.random.default_rng(1)
     owners = np.array([0, 0, 1, 2, 2, 3])
     x = unit_rows(rng.standard_normal((4, 5)))
@@ -69,8 +70,8 @@ def test_scores_of_pairs_follow_the_definition() -> None:
 
 def blocks_of(folds: np.ndarray, x: np.ndarray, y: np.ndarray, owners: np.ndarray, fold: int) -> Iterator[SplitRows]:
     """Generate the photos of the fold `fold` with their captions, in blocks of at most 50 photos. `folds` (n,) has the
-    fold of each of n photos, `x` their features and `y` the vectors of captions, which belong to the photos `owners`
-    (m,)."""
+    fold of each of n photos, and `x` has the features of the photos. `y` has the vectors of m captions, which belong to
+    the photos `owners` (m,)."""
     for image_id in np.split(np.flatnonzero(folds == fold), range(50, len(folds), 50)):
         own = np.flatnonzero(np.isin(owners, image_id))
         if len(image_id):
@@ -79,8 +80,8 @@ def blocks_of(folds: np.ndarray, x: np.ndarray, y: np.ndarray, owners: np.ndarra
 
 
 def make_pairs(n: int = 600) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Draw the features of `n` photos and the vectors of two captions per photo, and return them with the owners of the
-    captions. The captions of every tenth photo describe another photo."""
+    """Draw `n` photos with two captions each. The captions of every tenth photo describe another photo. Return the
+    features of the photos, the vectors of the captions, and the photo of each caption."""
     rng = np.random.default_rng(3)
     owners = np.repeat(np.arange(n), 2)
     shown = rng.standard_normal((n, 6))

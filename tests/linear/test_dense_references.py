@@ -1,4 +1,5 @@
-"""Models fitted from moments are compared with Gong et al. 2014, sections 3 and 4, in float64 on dense matrices."""
+"""Models fitted to moments are compared with the equations of Gong et al. 2014, sections 3 and 4, which are computed in
+float64 on dense matrices."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,7 @@ from scipy.linalg import eigh
 from small_settings import TRANSFER, make_grid, text_view
 
 from pipeline.config.registry import model_spec
+from pipeline.errors import UsageError
 from pipeline.models.linear.accumulation import MomentsAccumulator
 from pipeline.models.linear.training import FitTask, Sets
 from pipeline.models.linear.tuning import PairArrays, Tuned
@@ -65,12 +67,17 @@ def fit_ncca(training: str, power: float, eigenvalues: str, **transfer: Any) -> 
     return model_spec("ncca").load().fit(FitTask(training, VIEW, text_view(TERMS), sets, dev, grid, settings, None, 0))
 
 
+def test_unknown_training_names_the_known_trainings() -> None:
+    with pytest.raises(UsageError, match=r"The training transfer is unknown\. Set training to one of target, "):
+        fit_ncca("transfer", 1.0, "correlation")
+
+
 def block_cca(x: np.ndarray, y: np.ndarray, weights: np.ndarray, count: int):
     """Solve CCA of the views x and y as the generalised eigenvalue problem [[0, Cxy], [Cyx, 0]] v = rho diag(Cxx, Cyy)
     v in float64, with the ridges IMAGE_RIDGE and TEXT_RIDGE added to Cxx and Cyy.
 
-    Return the `count` directions of x, the `count` directions of y, their eigenvalues rho, which are the largest, and
-    the means of both views. The covariances and the means are weighted by the `weights` (m,) of the pairs.
+    Return the directions of x and the directions of y with the `count` largest eigenvalues rho, these eigenvalues, the
+    mean of x and the mean of y. The covariances and the means are weighted by the `weights` (m,) of the pairs.
     """
     mean_x, mean_y = (np.average(rows, axis=0, weights=weights) for rows in (x, y))
     both = np.hstack([x - mean_x, y - mean_y])
@@ -102,7 +109,7 @@ def assert_scores(tuned: Tuned, expected: np.ndarray, tolerance: float = 2e-4) -
 
 def similarity(x: np.ndarray, y: np.ndarray, new_x: np.ndarray, new_y: np.ndarray, scale, weights=None) -> np.ndarray:
     """Compute the similarity of equation 2 for all pairs of a row of `new_x` and a row of `new_y`, with the CCA of x
-    and y, whose pairs have the `weights`, or equal weights if it is None.
+    and y. The pairs of x and y have the `weights`, or equal weights if `weights` is None.
 
     `scale` is a function from the correlations to the diagonal of the matrix D^t in equation 2.
     """
@@ -157,7 +164,8 @@ def test_stacked_training(eigenvalues: str) -> None:
 
 
 def balancing_factor(x: np.ndarray, new: np.ndarray, weight: float) -> float:
-    """Return the factor for `new` that makes its total variance over the pairs weight^2 times the variance of `x`."""
+    """Return the factor by which `new` must be multiplied to make its total variance over the pairs weight^2 times the
+    total variance of `x`."""
     return weight * np.sqrt(x.var(axis=0).sum() / new.var(axis=0).sum())
 
 
@@ -184,7 +192,7 @@ def fiftieth_distance(z: np.ndarray) -> float:
 def test_nonlinear_sae(rule: str) -> None:
     """The similarities of an ncca by the training sae equal the similarities by two CCAs in float64. The second CCA has
     the views X^ = [X, phi(XA)] and Y^ = [Y, phi(YB)] (equation 5). phi(z) = sqrt(2) cos(zR + b) has the random R and b
-    of the fitted model, whose spread is compared with sigma."""
+    of the fitted model. The spread of R is compared with sigma."""
     tuned = fit_ncca("sae", 4, "gong", auxiliary_power=4, auxiliary_eigenvalues="gong", rule=rule, features=100)
     views: dict[str, list[np.ndarray]] = {"train": [], "new": []}
     a, b, mean_x, mean_y = auxiliary_projections(POWERS["gong"])

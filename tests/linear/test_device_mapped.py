@@ -1,5 +1,5 @@
-"""Moments of mapped views and embeddings that are computed with torch on a device equal the results of NumPy, also if
-the memory of the device is full."""
+"""Moments of mapped views, and embeddings, that PyTorch computes on a device equal the results of NumPy, also if the
+memory of the device is full."""
 
 import numpy as np
 import pytest
@@ -46,7 +46,7 @@ def test_each_pair_counts_once_if_the_memory_is_full_at_any_step(maps) -> None:
 @pytest.mark.parametrize(("name", "training"), [("cca", "target"), ("ncca", "sae")])
 def test_embeddings_equal_those_of_numpy(device, name: str, training: str, monkeypatch) -> None:
     """The embeddings by a linear model on a device equal the embeddings by NumPy. The memory of the device holds at
-    most 13 rows, so the rows are projected in several parts. No sentences give no vectors."""
+    most 13 rows, so the rows are projected in several parts. The result for no sentences is an array without rows."""
     task, pairs = make_fit_task(name, training)
     model = model_spec(name).load().fit(task).model
     images = model.embed_images(pairs.features)

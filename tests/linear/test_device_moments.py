@@ -19,8 +19,8 @@ from pipeline.storage.pairs import SplitRows
 
 
 def make_blocks(dims: tuple[int, int], terms: int, dense: int = 0) -> list[SplitRows]:
-    """Make five blocks of images with the features of two encoders, with `dims` dimensions: `half` has float16 and
-    `single` has float32, and the means of both are far from zero.
+    """Make five blocks of images with the features of two encoders, which have `dims` dimensions. The encoder `half`
+    has float16 features and `single` has float32 features. The means of both are far from zero.
 
     Two of the blocks have 0 to 3 sentences per image. In the other blocks, all images have the same number of
     sentences: 0, 1 or 2. The sentences have sparse vectors with `terms` columns, and also dense vectors with `dense`
@@ -86,8 +86,8 @@ def test_moments_of_sparse_and_dense_texts_equal_those_of_numpy(device: torch.de
 
 @pytest.mark.parametrize("dense", [0, 12])
 def test_each_pair_counts_once_if_the_memory_is_full_at_any_step(dense: int) -> None:
-    """Two blocks are added again and again. In each repetition, the memory of the device is full once, at another of
-    their allocations and products. The moments always equal the moments by NumPy."""
+    """Two blocks are added once for each of their allocations and products. At this allocation or product, the memory
+    of the device is full once. The moments always equal the moments by NumPy."""
     dims = (9, 4)
     blocks = make_blocks((9, 4), 30, dense)[2:4]
     text = TextView.of(blocks[0].sentences)

@@ -1,5 +1,5 @@
-"""Tests of `fit_encoder_map`: maps between the features of two encoders are compared with scikit-learn and double
-precision, and their estimated loss with the loss on other photos."""
+"""Tests of `fit_encoder_map`: maps between the features of two encoders are compared with scikit-learn and with
+computations in double precision. The estimated loss of a map is compared with its loss on other photos."""
 
 import numpy as np
 import pytest
@@ -12,9 +12,9 @@ from pipeline.models.linear.ridge import fit_encoder_map
 def features(count: int, seed: int, rectified: bool) -> tuple[np.ndarray, np.ndarray]:
     """Draw synthetic features (count, 30) and (count, 20) of the same photos by two encoders.
 
-    The second features are a noisy linear function of the first features. If `rectified` is true, all values are
-    squared, so no value is negative and the square roots have this linear relation. The function is the same for all
-    seeds.
+    The second features are a linear function of the first features plus noise. The function is the same for all seeds.
+    If `rectified` is true, all values are then squared, so that no value is negative, and the square roots have this
+    linear relation.
     """
     rng = np.random.default_rng(seed)
     matrix = np.random.default_rng(0).normal(size=(30, 20)) / 6

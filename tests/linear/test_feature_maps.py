@@ -42,7 +42,7 @@ def moments_of(*blocks: ViewBlock) -> Moments:
 
 
 def dense_moments(x: np.ndarray, y: np.ndarray) -> Moments:
-    """Compute the expected moments in float64 from dense rows: row i of `x` and row i of `y` are pair i."""
+    """Compute the expected moments in float64 from dense rows. Row i of `x` and row i of `y` are a pair."""
     x = x.astype(np.float64)
     y = y.astype(np.float64)
     a = x - x.mean(axis=0)
@@ -108,8 +108,8 @@ def test_expanded_moments_equal_those_of_expanded_rows(keep: bool) -> None:
 
 
 def test_fourier_products_estimate_the_gaussian_kernel() -> None:
-    """The products of the random features of the rule cosine-sine are compared with the Gaussian kernel. The product of
-    a row with itself is exact (Sutherland and Schneider 2015, section 3)."""
+    """The products of the random features of the rule cosine-sine, divided by the number of features, are compared with
+    the Gaussian kernel. The product of a row with itself is exact (Sutherland and Schneider 2015, section 3)."""
     z = np.random.default_rng(8).standard_normal((40, 6)).astype(np.float32)
     features = FourierMap.draw("cosine-sine", 6, 40_000, 2.0, np.random.default_rng(9))(z)
     np.testing.assert_allclose(features @ features.T / 40_000, rbf_kernel(z, gamma=1 / 8), atol=0.03)

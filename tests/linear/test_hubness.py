@@ -28,7 +28,8 @@ QUERY_BANK = Bank(BANK.images, BANK.sentences, queries=draw(35))
 
 
 def queries_of(bank: Bank) -> np.ndarray:
-    """Return the vectors (q, c) of the texts of `bank` that search for images: its queries, or else its sentences."""
+    """Return the vectors (q, c) of the texts of `bank` that search for images: the queries of the bank, or the
+    sentences if it has no queries."""
     return bank.sentences if bank.queries is None else bank.queries
 
 
@@ -89,7 +90,7 @@ def test_products_of_corrected_unit_vectors_equal_the_scores_of_the_papers(
 
 def test_sharp_exponentials_neither_overflow_nor_vanish() -> None:
     """The balance of a bank with beta = 400 is finite, although exp(400) overflows in single precision. For most
-    queries it equals the expected balance, which is computed with logarithms in double precision."""
+    queries the balance equals the expected balance, which is computed with logarithms in double precision."""
     beta, (terms, side) = 400.0, ([Term(1, "balanced", 400.0)], "images")
     logs = beta * BANK.images.astype(float) @ BANK.sentences.T.astype(float)
     of_queries = np.zeros(logs.shape[1])
@@ -105,7 +106,8 @@ def test_sharp_exponentials_neither_overflow_nor_vanish() -> None:
 
 def test_a_bias_that_unit_vectors_cannot_have_is_reported_with_its_row(caplog: pytest.LogCaptureFixture) -> None:
     """`extend` logs a warning that names row 4 of the sentences. One image of the bank has length 3, so the bias of
-    this row is 1.5, but a unit vector has a bias of at most 0.5. Other items cause no warning."""
+    this row is 1.5, but a unit vector has a bias of at most 0.5. An empty array of sentences causes no warning. Images
+    cause no warning either, because they have no correction."""
     x = draw(9)
     bank = Bank(np.vstack([BANK.images, 3 * x[4:5]]), BANK.sentences)
     correction = HubnessCorrection(bank, {"images": [], "sentences": [Term(0.5, "nearest", 1)]})

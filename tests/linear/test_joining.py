@@ -1,4 +1,4 @@
-"""Procrustes, CSA, ASIF and ridge regression with cosines compute what independent formulas give."""
+"""The results of Procrustes, CSA, ASIF and ridge regression with cosines equal the results of independent formulas."""
 
 from dataclasses import replace
 
@@ -17,9 +17,9 @@ from pipeline.models.linear.views import ImageView, TextView, ViewBlock
 
 
 def draw_views(n: int, rank: int = 6) -> tuple[np.ndarray, np.ndarray]:
-    """Draw an image view (n, 8) and a text view (n, 6), float32, that depend on the same six hidden factors, the text
-    view with noise. The image view depends on only the first `rank` factors and, after centring, has this rank. The
-    seed is n."""
+    """Draw an image view (n, 8) and a text view (n, 6), float32. The text view depends on six hidden factors and has
+    noise. The image view depends on only the first `rank` of these factors, has no noise and, after centring, has this
+    rank. The seed is n."""
     rng = np.random.default_rng(n)
     hidden = rng.standard_normal((n, 6))
     x = (hidden[:, :rank] @ rng.standard_normal((rank, 8)) + 1).astype(np.float32)
@@ -69,8 +69,8 @@ def test_procrustes_scores_are_cosines_of_mapped_images() -> None:
     ("rank", "image_ridge", "text_ridge"), [(6, 0.0, 0.0), (3, 0.0, 0.0), (6, 0.5, 0.5), (3, 0.5, 0.0), (3, 0.0, 0.5)]
 )
 def test_csa_scores_are_the_formula_of_the_paper(rank: int, image_ridge: float, text_ridge: float) -> None:
-    """The scores of CSA are compared with the formula of the paper, in float64. Its CCA is solved there as a
-    generalised eigenproblem in the `rank` principal components of the images."""
+    """The scores of CSA are compared with the formula of the paper, which is computed in float64. The CCA of the
+    formula is solved as a generalised eigenproblem in the `rank` principal components of the images."""
     x, y = draw_views(80, rank)
     moments = moments_of(x, y)
     model = CSA(
@@ -112,9 +112,9 @@ def test_cosine_ridge_scores_are_the_formula() -> None:
 
 
 def naive_relation(row: np.ndarray, anchors: np.ndarray, k: int, p: float) -> np.ndarray:
-    """Compute the relative representation of one `row` by its cosines with the `anchors` (a, d), one after the other.
-    The `k` greatest cosines are kept, without negative ones, and raised to the power `p`. Return (a,) of unit
-    length."""
+    """Compute the relative representation of one `row` (d,) by its cosines with the `anchors` (a, d), in a loop over
+    the anchors. The `k` greatest cosines are kept and raised to the power `p`. All others and negative cosines become
+    0. Return (a,) of unit length."""
     found = [float(row @ anchor / (np.linalg.norm(row) * np.linalg.norm(anchor))) for anchor in anchors]
     least = sorted(found)[-k]
     kept = [max(value, 0) ** p if value >= least else 0 for value in found]

@@ -1,4 +1,5 @@
-"""Conversion from half precision, and lengths of vectors whose squares overflow or underflow in single precision."""
+"""Tests of the conversion from half precision, and of unit lengths for vectors whose squares overflow or underflow in
+single precision."""
 
 import subprocess
 import sys
@@ -33,8 +34,8 @@ SCALERS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 
 def test_every_float16_becomes_the_same_float32_as_in_numpy() -> None:
     """`to_float32` converts each of the 65,536 float16 values to the same bits as NumPy, including NaN and the
-    infinities, also in arrays that are not contiguous and with `out`. It runs in a process without torch, because it
-    converts by other means if torch is loaded."""
+    infinities, also in arrays that are not contiguous and with `out`. The test runs in a process without torch, because
+    `to_float32` uses torch if torch is loaded."""
     code = """
 import sys, numpy as np
 from pipeline.compute.precision import to_float32

@@ -13,7 +13,7 @@ from pipeline.models.linear.views import ImageView
 
 def test_more_directions_are_solved_after_fewer_and_no_variance_is_negative() -> None:
     """A RidgeSolver first computes 2, then 5 and then all 9 directions. The last result equals the result of a new
-    solver, and no value is negative. The text has rank 3 and 9 columns, so the other variances are rounding errors."""
+    solver, and no value is negative. The text has 9 columns but rank 3, so six of the variances are rounding errors."""
     rng = np.random.default_rng(3)
     x = rng.standard_normal((200, 12)).astype(np.float32)
     y = (x[:, :3] @ rng.standard_normal((3, 9))).astype(np.float32)

@@ -13,8 +13,8 @@ RATE = 0.1
 
 
 def planted(seed: int, count: int, share: float, distance: float) -> tuple[Scores, np.ndarray]:
-    """Draw the scores of `count` pairs, of which the share `share` is wrong, and of as many exchanged pairs. Return the
-    Scores, and whether each pair is wrong (count,).
+    """Draw the scores of `count` pairs, of which the share `share` is wrong, and the scores of `count` exchanged pairs.
+    Return the Scores, and an array (count,) bool that says whether each pair is wrong.
 
     The scores of wrong and exchanged pairs have the same normal distribution. The mean score of right pairs is
     `distance` standard deviations higher.
@@ -28,9 +28,9 @@ def planted(seed: int, count: int, share: float, distance: float) -> tuple[Score
 @pytest.mark.parametrize("distance", [2.5, 4, 8])
 @pytest.mark.parametrize(("count", "share"), [(500, 0.05), (500, 0.2), (5000, 0.01), (5000, 0.05), (20_000, 0.2)])
 def test_the_realised_rate_is_the_promised_rate(count: int, share: float, distance: float) -> None:
-    """On average over SEEDS draws, at most 12 % of the pairs that are listed at the rate RATE (10 %) are right. The
-    share of wrong pairs that are listed is compared with the best possible list, whose cut follows from the two normal
-    distributions.
+    """On average over SEEDS draws, at most 12 % of the pairs that are listed at the false discovery rate RATE (10 %)
+    are right. The list has almost as large a share of all wrong pairs as the best possible list, whose cut follows from
+    the two normal distributions.
 
     With the distance 8, the scores of right and wrong pairs do not overlap.
     """
@@ -69,8 +69,8 @@ def test_the_number_of_wrong_pairs_is_estimated(share: float, distance: float) -
 
 
 def test_the_probability_follows_bayes_rule() -> None:
-    """The probabilities of the fitted mixture that pairs are right are compared with the probabilities by the densities
-    from which the scores were drawn."""
+    """The probabilities that pairs are right by the fitted mixture are compared with the probabilities that follow from
+    the densities from which the scores were drawn."""
     scores, _ = planted(0, 200_000, 0.1, 3)
     at = np.linspace(-1, 2, 7)
     wrong = 0.1 * norm.pdf(at)

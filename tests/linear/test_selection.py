@@ -1,5 +1,5 @@
-"""The photos that `suggest` chooses: the greedy rule is compared with a naive loop, and invariants and the command are
-tested."""
+"""Tests of the photos that `suggest` chooses: the greedy rule is compared with a naive loop, and invariants and the
+command are tested."""
 
 import json
 from pathlib import Path

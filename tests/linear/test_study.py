@@ -51,7 +51,8 @@ FACTS = FoldFacts(1000, 1000, {"title": 2.9, "tags": 5.1, "description": 23.4, "
 
 def test_reproduced_rows_have_the_settings_of_the_paper_whatever_the_configuration_says() -> None:
     """All cells of rows that reproduce published numbers have the settings of Gong et al. 2014: t = 4 and c = 96
-    (section 3), and 3,000 random features and k = 50 (sections 4.1 and 4.2)."""
+    (section 3). Cells with auxiliary and target pairs also have 3,000 random features and k = 50 (sections 4.1 and
+    4.2)."""
     reproduced = [row for table in make_tables(CONFIG, FACTS) for row in table.rows if row.published]
     assert len(reproduced) == 2 + 3 + 4 + 5 + 11 + 5 + 5
     for cell in (cell for row in reproduced for cell in row.reproduced):
@@ -74,8 +75,8 @@ def draws_of(folds: list[list[str]], ranks: np.ndarray) -> list[dict]:
 @pytest.mark.parametrize("weak", ["disjoint", "overlapping"])
 def test_draws_that_share_weak_images_have_no_interval(weak: str) -> None:
     """The difference between the row SAE (linear) of Table 5 and the row without auxiliary images has no interval if
-    the weak sets of the three draws share a fold, and an interval if they are disjoint. The target sets of the draws
-    have no image in common."""
+    the auxiliary sets of the three draws share a fold, and has an interval if the auxiliary sets are disjoint. The
+    target sets of the draws have no image in common."""
     table = find_table(make_tables(CONFIG, FACTS), "Table 5")
     rng = np.random.default_rng(0)
     last = {"disjoint": 5, "overlapping": 3}[weak]

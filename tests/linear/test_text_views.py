@@ -40,7 +40,8 @@ def make_texts(count: int, names: tuple[str, ...], seed: int = 0) -> dict:
 
 def dense(texts: dict, view: TextView) -> np.ndarray:
     """Compute the rows (n, dim) of the text view `view` for the vectors `texts`, as a dense float64 matrix, from the
-    definition of the view: each encoder's vectors are normalised, weighted and put side by side."""
+    definition of the view: the vectors of each encoder are normalised and weighted, and the results are put side by
+    side."""
     columns = []
     for name, steps, weight in zip(view.encoders, view.steps, view.weights, strict=True):
         rows = texts[name].toarray() if name in SPARSE else texts[name]
@@ -140,6 +141,11 @@ def test_a_view_is_its_blocks_normalised_weighted_and_side_by_side() -> None:
         view.select(["other"])
 
 
+def test_image_view_without_any_features_names_the_missing_encoder() -> None:
+    with pytest.raises(IntegrityError, match="features of encoder eyes are missing"):
+        ImageView(("eyes",), (3,), ("l2",)).stack({})
+
+
 def test_steps_of_a_view_multiply_by_a_weight() -> None:
     features = {"one": np.array([[3.0, -4.0]], np.float32), "two": np.array([[4.0]], np.float32)}
     weighted = ImageView(("one", "two"), (2, 1), (("l2", "times 1.5"), ("sqrt", "times 1e-05")))
@@ -157,7 +163,7 @@ def make_task(name: str, training: str, weights: dict[str, float], names: tuple[
     """Make the task of fitting the model `name` to 200 target and 100 auxiliary images, with 40 dev images.
 
     Each image has one sentence. The vectors of the sentence and the features of the image depend on the same five
-    hidden factors. `weights` are the weights of the text encoders, and `names` are their names in order.
+    hidden factors. `names` are the text encoders in order, and `weights` maps each of them to its weight.
     """
     rng = np.random.default_rng(3)
     texts = {}

@@ -17,8 +17,9 @@ SGD = WsabieSchedule(
 
 
 def make_pairs(n: int = 460):
-    """Draw `n` images with one to three sentences each, which depend on the same five hidden factors. Return the
-    centred images (n, 16), the sparse sentences (m, 20) and the owners (m,) of the sentences."""
+    """Draw `n` images with one to three sentences each. An image and its sentences depend on the same five hidden
+    factors. Return the centred images (n, 16), the sparse sentences (m, 20) and the row of the image of each sentence
+    (m,)."""
     rng = np.random.default_rng(0)
     hidden = rng.random((n, 5))
     x = hidden @ rng.standard_normal((5, 16)) + 0.05 * rng.standard_normal((n, 16))
@@ -99,9 +100,9 @@ def test_gradient_equals_finite_differences() -> None:
 @pytest.mark.parametrize("adaptive", [False, True], ids=["sgd", "adagrad"])
 def test_a_batch_of_one_pair_makes_the_step_of_the_paper(adaptive: bool) -> None:
     """One epoch with batches of one pair is compared with the steps of the paper, computed in float64. There are two
-    pairs, so the negative of each pair is the sentence of the other pair. The epoch may visit them in either order, so
-    both orders are computed and one must agree. AdaGrad divides each entry of a step by the root of the sum of its
-    squares so far (Duchi et al. 2011)."""
+    pairs, so the negative of each pair is the sentence of the other pair. The epoch may visit the pairs in either
+    order, so both orders are computed, and the result must agree with one of them. AdaGrad divides each entry of a step
+    by the root of the sum of the squares of this entry in all steps so far (Duchi et al. 2011)."""
     x = np.array([[1, 0.5], [-1, -0.5]], np.float32)
     words = np.array([[0.6, 0, 0.8], [0, 1, 0]])
     schedule = replace(

@@ -42,8 +42,9 @@ def sum_blocks(
 ) -> Moments:
     """Return the moments of all pairs in `blocks`, summed in one pass on `device`, or with NumPy if `device` is None.
 
-    `view` and `text` normalise the stored vectors. A block should have at most BLOCK_ROWS images. `threads` is the
-    number of threads besides the threads of BLAS, and is only used with NumPy. Without pairs, the moments are zero.
+    `view` and `text` normalise the stored vectors. A block should have at most BLOCK_ROWS images, because its products
+    may be summed in single precision. `threads` is the number of threads besides the threads of BLAS, and is only used
+    with NumPy. Without pairs, the moments are zero.
     """
     if device is None:
         accumulator = MomentsAccumulator(view.dim, text.dim, threads)
@@ -59,8 +60,8 @@ def sum_blocks(
 
 
 def ahead(items: Iterable[Item]) -> Iterator[Item]:
-    """Yield the `items` in their order. A second thread already produces the next item while the caller uses the
-    current item, so two items are in memory."""
+    """Yield the `items` in their order. While the caller uses an item, a second thread already produces the next item,
+    so two items are in memory."""
     waiting = iter(items)
     end = object()
     with ThreadPoolExecutor(1) as thread:
@@ -74,7 +75,7 @@ def mapped_moments(
     known: Moments, blocks: Iterable[ViewBlock], maps: "FeatureMaps", device: "torch.device | None" = None
 ) -> Moments:
     """Return the moments of the mapped views [x, P] and [y, Q] of the pairs in `blocks`, summed on `device`, or on the
-    CPU if it is None.
+    CPU if `device` is None.
 
     P and Q are the columns that `maps` computes from x and y. If a map does not keep the columns of its view, the
     mapped view is P or Q alone. A view without a map stays unchanged. `known` are the moments of x and y for the same
@@ -94,12 +95,14 @@ def mapped_moments(
 class MomentsAccumulator:
     """Accumulator of the moments of blocks of pairs in one pass, with NumPy and SciPy on the CPU.
 
-    `add` adds a block, and `result` returns the moments. BLAS (`syrk`) computes only half of each symmetric product
-    X'X. The products with a matrix of Y are sparse or dense, depending on the matrix. Dense columns are centred about a
-    provisional mean, which is the mean of the first rows of the first block, because a float32 sum of squares about
-    zero loses the variance of a feature whose mean is far from zero. `dim_x` and `dim_y` are the numbers of columns of
-    the views, and `threads` is the number of threads outside BLAS. On a CPU, this class takes half to three quarters of
-    the CPU seconds of DeviceAccumulator.
+    `add` adds a block, and `result` returns the moments. `dim_x` and `dim_y` are the numbers of columns of the image
+    view X and of the text view Y, and `threads` is the number of threads outside BLAS. The sums are float64 if both
+    views together have at most MAX_DOUBLE_PRECISION_COLUMNS columns, and otherwise float32.
+
+    BLAS (`syrk`) computes only half of each symmetric product X'X. Each matrix of Y is multiplied as a sparse or dense
+    matrix, as it was added. Dense columns are centred about a provisional mean, which is the mean of the first rows of
+    the first block, because a float32 sum of squares about zero loses the variance of a feature whose mean is far from
+    zero. On a CPU, this class takes half to three quarters of the CPU seconds of DeviceAccumulator.
     """
 
     def __init__(self, dim_x: int, dim_y: int, threads: int) -> None:
@@ -120,8 +123,8 @@ class MomentsAccumulator:
     def add(self, x: np.ndarray, y: Rows, owners: np.ndarray) -> None:
         """Add a block of image vectors x (b, D) float32 and sentence vectors y (m, d), ideally with b = BLOCK_ROWS.
 
-        Both are rows of the views, already normalised. Sentence j belongs to the image in row `owners[j]` of x, for
-        owners (m,). Images without a sentence add nothing. The arrays are not changed.
+        x and y are already normalised by their views. Sentence j belongs to the image in row `owners[j]` of x, for
+        `owners` (m,). Images without a sentence add nothing. The arrays are not changed.
         """
         sums, counts = self._sum_sentences(y, owners, len(x))
         if not counts.all():
@@ -148,8 +151,8 @@ class MomentsAccumulator:
     def _sum_sentences(self, y: Rows, owners: np.ndarray, n: int) -> tuple[Rows, np.ndarray]:
         """Add the sentence vectors y (m, d), and their products with each other, to the sums of the text view.
 
-        Return for each of the `n` images the sum of its centred sentence vectors (n, d) and the number of its sentences
-        (n,). Sentence j belongs to image `owners[j]`.
+        Return for each of the `n` images the sum of its sentence vectors (n, d), whose dense columns are centred, and
+        the number of its sentences (n,). Sentence j belongs to image `owners[j]`.
         """
         if not len(owners):
             return sum_by_owner(y, owners, n), np.zeros(n, int)
@@ -171,15 +174,16 @@ class MomentsAccumulator:
         return sum_by_owner(y, owners, n), np.bincount(owners, minlength=n)
 
     def _mean_of(self, part: "TextVectors") -> np.ndarray:
-        """Compute the provisional mean (d,) of a matrix of a view, `part` (n, d): the mean of its first SHIFT_ROWS
-        rows. It is zero for a sparse matrix, which would become dense if a mean were subtracted."""
+        """Compute the provisional mean (d,) of `part` (n, d), a matrix of a view: the mean of its first SHIFT_ROWS
+        rows. The mean of a sparse matrix is taken as zero, because the matrix would become dense if a mean were
+        subtracted."""
         if is_sparse(part):
             return np.zeros(shape_of(part)[1], self._dtype)
         return part[:SHIFT_ROWS].mean(axis=0, dtype=self._dtype)
 
     def _centred(self, part: "TextVectors", shift: np.ndarray) -> "TextVectors":
-        """Convert sentence vectors `part` (m, d) to the precision of the sums. From dense vectors, the provisional mean
-        `shift` (d,) is also subtracted. Sparse vectors stay sparse and are not centred."""
+        """Convert sentence vectors `part` (m, d) to the precision of the sums, and subtract the provisional mean
+        `shift` (d,) if they are dense. Sparse vectors stay sparse, and nothing is subtracted from them."""
         if is_sparse(part):
             return part if part.dtype == self._dtype else csr_array(part, dtype=self._dtype)
         return np.subtract(part, shift, dtype=self._dtype)
@@ -187,7 +191,8 @@ class MomentsAccumulator:
     def _add_square(self, block: tuple[slice, slice], left: "TextVectors", right: "TextVectors") -> None:
         """Add the product left' right of two matrices of y, which may be the same matrix, to a `block` of Y'Y.
 
-        `block` has the rows and columns of the product. It is on or above the diagonal of Y'Y.
+        `block` has the slices of rows and columns of Y'Y where the product belongs. The block is on or above the
+        diagonal of Y'Y.
         """
         if is_sparse(left) and is_sparse(right):
             square = (left.T @ right).tocoo()
@@ -231,8 +236,8 @@ class MomentsAccumulator:
             list(pool.map(function, [slice(start, start + step) for start in range(0, length, step)]))
 
     def result(self) -> Moments:
-        """Return the moments of all added blocks, which are zero without pairs. The accumulator must not be used
-        afterwards, because its sums are changed in place."""
+        """Return the moments of all added blocks. The moments are zero if no pair was added. The accumulator must not
+        be used afterwards, because this method changes its sums in place."""
         if self._shift is None or self._shift_y is None:
             return Moments.zero(len(self._sum_x), len(self._sum_y))
         offset = self._sum_x / self._n

@@ -1,4 +1,4 @@
-"""Relative representations by coupled anchors, the registered model `asif`."""
+"""The registered model `asif`, which represents an image or a sentence by its similarities with training pairs."""
 
 import itertools
 from collections.abc import Iterator, Mapping
@@ -21,12 +21,15 @@ class ASIF(LinearModel):
     """Relative representations of images and sentences (ASIF, Norelli et al. 2023, section 2).
 
     The anchors are n training pairs of an image and a sentence. An image is represented by its cosines with the images
-    of the anchors, and a sentence by its cosines with the sentences of the anchors. The k greatest cosines are kept,
-    raised to the power p, and scaled to unit length. All others, and negative cosines, become 0. Pair i gives column i
-    of both representations, so that an image and a sentence are close if they resemble the same pairs. The columns of
-    `directions.w` (D, n) and `directions.u` (d, n) are the anchors, scaled to unit length, k is `nonzero`, and p is
-    `eigenvalue_power`. The paper does not centre the vectors. Here, the score on dev decides whether the mean of the
-    training pairs is subtracted from all vectors.
+    of the anchors, and a sentence by its cosines with the sentences of the anchors. The k greatest cosines of each
+    image or sentence are kept, raised to the power p, and scaled to unit length. All other cosines and all negative
+    cosines become 0. Pair i gives column i of both representations, so that an image and a sentence are close if they
+    resemble the same pairs.
+
+    The columns of `directions.w` (D, n) are the images of the anchors, and the columns of `directions.u` (d, n) are the
+    sentences of the anchors, all scaled to unit length. k is `nonzero`, and p is `eigenvalue_power`. The paper does not
+    centre the vectors. Here, the score on dev decides whether the mean of the training pairs is subtracted from all
+    vectors.
     """
 
     metric = "inner_product"
@@ -34,8 +37,9 @@ class ASIF(LinearModel):
 
     @classmethod
     def fit(cls, task: FitTask) -> Tuned:
-        """Draw the anchors at random from the target pairs, choose k, p and the centring on dev, and return the best
-        model with all trials. If `task.chosen` is given, its values are used and nothing is chosen."""
+        """Draw the anchors at random from the target pairs, and choose k, p and the centring on dev. Return the best
+        model, and all trials. If `task.chosen` is not None, a model is fitted with the values of this trial, and
+        nothing is chosen."""
         x, y = _draw_anchors(task)
         dev_x = mapped_columns(task.view.stack(task.dev.features), None)
         dev_y = mapped_columns(task.text.stack(task.dev.sentences), None)
@@ -97,8 +101,9 @@ def relate(cosines: np.ndarray, nonzero: int, power: float) -> csr_array:
 
 
 def _combinations(task: FitTask, centred: bool, anchors: int) -> Iterator[tuple[Choices, float]]:
-    """Yield for each trial its choices, `nonzero` (k) and `centred` (1 or 0) -> value, and its power p. The centring is
-    given, and k is at most the number of `anchors`. If `task.chosen` is given, yield only its values."""
+    """Yield for each trial its choices and its power p. The choices map `nonzero` to k, which is at most the number of
+    `anchors`, and `centred` to 1 or 0 as the argument says. If `task.chosen` is not None, only its choices and its
+    power are yielded."""
     if task.chosen:
         yield task.chosen.transfer, task.chosen.eigenvalue_power
         return
@@ -108,8 +113,8 @@ def _combinations(task: FitTask, centred: bool, anchors: int) -> Iterator[tuple[
 
 
 def _draw_anchors(task: FitTask) -> tuple[np.ndarray, np.ndarray]:
-    """Draw `task.settings.anchors` target pairs at random, or all pairs if there are fewer. Return their images (n, D)
-    and their sentences (n, d), both as dense rows of the views."""
+    """Draw `task.settings.anchors` target pairs at random, or all pairs if there are fewer. Return the images (n, D)
+    and the sentences (n, d) of the n pairs as dense arrays, normalised by the views."""
     count = int(task.sets.target.n)
     drawn = np.sort(np.random.default_rng(task.seed).permutation(count)[: task.settings.anchors])
     images = []

@@ -23,24 +23,26 @@ class MomentsModel(LinearModel):
 
     @classmethod
     def fit(cls, task: "FitTask") -> "Tuned":
-        """Fit models by the training method `task.training` with the settings to try, and return the result that is
-        best on dev. Raises UsageError and InputError as `fit_on_moments` and the solver do."""
+        """Fit models by the training method `task.training` with all settings to try. Return the model that is best on
+        dev, and all trials. Raises UsageError and InputError as `fit_on_moments` and the solver do."""
         from pipeline.models.linear.training import fit_on_moments  # Answering queries does not need this import.
 
         return fit_on_moments(cls, task)
 
 
 RANK_TOLERANCE = 1e-3
-"""Share of the largest canonical correlation. Directions with smaller correlations are noise of single precision and
-are left out."""
+"""Share of the largest canonical correlation. Directions whose correlation is at most this share are noise of single
+precision and are left out."""
 RANGE_TOLERANCE = 1e-6
-"""Share of the largest variance of a column. `find_range` takes unexplained variances below this share for rounding."""
+"""Share of the largest variance of a column. `find_range` treats an unexplained variance below this share as a rounding
+error."""
 MAX_FACTOR_BYTES = 1 << 28
-"""Largest total size in bytes of the Cholesky factors of image covariances that a solver keeps. It always keeps the
-last factor."""
+"""Largest total size in bytes of the Cholesky factors of image covariances that a CCASolver keeps. The last factor is
+kept even if it alone is larger."""
 MAX_RANGE_RATIO = 0.75
-"""Ratio of the rank r of the image covariance (D, D) to D. Below this ratio, a problem is solved in r dimensions. For a
-greater ratio, it is solved in D dimensions, because the projection to r would take more time than it saves."""
+"""Ratio of the rank r of the image covariance (D, D) to D. If r / D is less than this ratio, a problem is solved in r
+dimensions. Otherwise it is solved in D dimensions, because the projection to r dimensions would take more time than it
+saves."""
 
 
 class CCASolver:
@@ -52,14 +54,15 @@ class CCASolver:
     which are the lambda of eq. 2. The entry of each column of W with the greatest absolute value is positive.
 
     With Cxx + rx I = Lx Lx' and Cyy + ry I = Ly Ly', the canonical correlations are the singular values of
-    T = Lx^-1 Cxy Ly^-T. They take two Cholesky factors, two triangular solves and an eigenproblem of the smaller side.
-    The factors are kept for later pairs with an equal ridge: several factors of images, and the last factor of the
-    text. If the rank of Cxx is far below D, the problem is solved in the space that the images span.
+    T = Lx^-1 Cxy Ly^-T. Their computation takes two Cholesky factors, two triangular solves and an eigenproblem of the
+    smaller side. The factors are kept for later calls with an equal ridge: several factors of images, and the last
+    factor of the text. If the rank of Cxx is less than MAX_RANGE_RATIO times D, the problem is solved in the space that
+    the images span.
     """
 
     def __init__(self, moments: Moments) -> None:
-        """Prepare the solution for `moments`. Raises InputError for fewer than two pairs, and for views that are
-        constant, uncorrelated or not finite."""
+        """Prepare a solver of the problem with these `moments`. Raises InputError if the moments have fewer than two
+        pairs or values that are not finite, if a view is constant, or if the views are uncorrelated."""
         moments.require_correlation()
         self._scales = {"image": _mean_variance(moments.xx, moments.n), "text": _mean_variance(moments.yy, moments.n)}
         self._basis = find_range(moments.xx)
@@ -71,11 +74,11 @@ class CCASolver:
 
     def solve(self, image_ridge: float, text_ridge: float, dimensions: int) -> Directions:
         """Compute the `dimensions` directions with the greatest canonical correlations, or fewer if the data have a
-        lower rank.
+        lower rank or the other correlations are at most RANK_TOLERANCE times the greatest.
 
         A ridge is relative to the mean of the diagonal of its view's covariance. Raises InputError if a covariance is
-        singular with its ridge added, or if the ridges are so small that rounding makes a canonical correlation greater
-        than 1. A call is cheapest if it has the same `text_ridge` as the call before.
+        singular although its ridge is added, or if the ridges are so small that rounding makes a canonical correlation
+        clearly greater than 1. A call is cheapest if it has the same `text_ridge` as the call before.
         """
         factors = self._image_factors
         if image_ridge not in factors:
@@ -93,7 +96,8 @@ class CCASolver:
         return Directions(w * signs, u * signs, correlations)
 
     def _whiten_text(self, ridge: float) -> tuple[np.ndarray, np.ndarray]:
-        """Compute Ly (d, d) and Ly^-1 Cyx (d, D) for the relative text ridge `ridge`.
+        """Compute Ly (d, d) and Ly^-1 Cyx (d, D) for the relative text ridge `ridge`. If the images are projected to r
+        dimensions, Cyx has r columns.
 
         Only the results for the last ridge are kept for the next call, because they are large. Raises InputError if the
         covariance of the text is singular at this ridge.
@@ -107,9 +111,10 @@ class CCASolver:
         return self._text[1:]
 
     def _factor(self, view: str, block: np.ndarray, ridge: float) -> np.ndarray:
-        """Compute the lower Cholesky factor of the covariance of `view` (`image` or `text`), with its ridge added.
+        """Compute the lower Cholesky factor of the covariance of `view` (`image` or `text`) plus the ridge.
 
-        `block` is X'X or Y'Y, and `ridge` is relative. Raises InputError if the covariance with the ridge is singular.
+        `block` is X'X or Y'Y, and `ridge` is relative to the mean variance of the view. Raises InputError if the
+        covariance is singular although the ridge is added.
         """
         covariance = block / self.moments.n
         covariance[np.diag_indices_from(covariance)] += ridge * self._scales[view]
@@ -132,8 +137,8 @@ def find_range(block: np.ndarray) -> np.ndarray | None:
 
     Returns None, so that the caller keeps all D dimensions, if the rank r is 0 or at least MAX_RANGE_RATIO times D.
 
-    A pivoted Cholesky factorisation gives the basis. It stops when the unexplained variance of every column is less
-    than RANGE_TOLERANCE of the largest variance.
+    A pivoted Cholesky factorisation gives the basis. The factorisation stops when the unexplained variance of every
+    column is less than RANGE_TOLERANCE of the largest variance.
     """
     (pstrf,) = scipy.linalg.lapack.get_lapack_funcs(("pstrf",), (block,))
     factor, pivots, rank, _ = pstrf(block, tol=RANGE_TOLERANCE * block.diagonal().max(), lower=1)
@@ -145,10 +150,10 @@ def find_range(block: np.ndarray) -> np.ndarray | None:
 
 
 def top_eigenpairs(symmetric: np.ndarray, count: int, overwrite: bool = False) -> tuple[np.ndarray, np.ndarray]:
-    """Compute the `count` greatest eigenvalues (c,) of a symmetric matrix (n, n), in descending order, and their
+    """Compute the c = `count` greatest eigenvalues (c,) of a `symmetric` matrix (n, n), in descending order, and their
     eigenvectors (n, c).
 
-    `count` is at most n. With `overwrite`, no copy of the matrix is made, and its values on and above the diagonal are
+    `count` is at most n. If `overwrite` is true, the matrix is not copied, and its values on and above the diagonal are
     lost.
     """
     subset = [len(symmetric) - count, len(symmetric) - 1]
@@ -194,8 +199,8 @@ class CCA(MomentsModel):
 
     The directions maximise trace(W' X'Y U) subject to W' X'X W = I and U' Y'Y U = I. X (n, D) and Y (n, d) are the
     centred views. The code divides all three products by n, and adds a ridge to X'X / n and Y'Y / n. In the code, W is
-    `directions.w` (D, c), U is `directions.u` (d, c), and lambda is `directions.values` (c,). The distance of an image
-    x and a sentence y is |xW - yU|, where both are centred.
+    `directions.w` (D, c), U is `directions.u` (d, c), and the lambda of the paper is `directions.values` (c,). The
+    distance of an image x and a sentence y is |xW - yU|, where x and y are centred.
     """
 
     solver = CCASolver
@@ -221,15 +226,15 @@ class NormalizedCCA(MomentsModel):
 
 
 CONSTANT_TOLERANCE = 1e-7
-"""Share of the greatest variance of a principal direction. `_whiten` leaves out directions with at most this share of
-variance, because they count as constant."""
+"""Share of the greatest variance of a principal direction. `_whiten` leaves out the directions whose variance is at
+most this share, because the data are constant along them."""
 
 
 class CSASolver(CCASolver):
     """Solver of CCA that also accepts ridges of 0, even if a covariance is singular.
 
-    If either ridge is 0, both views are whitened by their principal directions, and directions without variance are
-    left out. Otherwise the solution is the same as by CCASolver.
+    If either ridge is 0, each view is whitened by its principal directions, and principal directions without variance
+    are left out. Otherwise the solution is the same as by CCASolver.
     """
 
     def solve(self, image_ridge: float, text_ridge: float, dimensions: int) -> Directions:
@@ -245,10 +250,11 @@ class CSASolver(CCASolver):
 
 
 def _whiten(covariance: np.ndarray, ridge: float) -> np.ndarray:
-    """Return a matrix (D, r) that maps a view with this covariance (D, D) to r uncorrelated columns.
+    """Return a matrix (D, r) that maps a view with this `covariance` (D, D) to r uncorrelated columns.
 
-    Each column is a principal direction, divided by the root of the sum of its variance and the absolute `ridge`. The
-    mapped columns therefore have unit variance if `ridge` is 0. r is the rank of the covariance.
+    Each column of the matrix is a principal direction of the covariance, divided by the root of (variance + ridge),
+    where `ridge` is absolute. If `ridge` is 0, the mapped columns therefore have unit variance. r is the rank of the
+    covariance.
     """
     variances, directions = scipy.linalg.eigh(covariance.astype(np.float64), check_finite=False)
     kept = variances > CONSTANT_TOLERANCE * variances[-1]
@@ -262,7 +268,8 @@ class CSA(MomentsModel):
     sentence y is the sum of rho_i a_i b_i over the first s canonical variables, divided by |a| |b|. In the code, A is
     `directions.w` (D, s), B is `directions.u` (d, s), rho is `directions.values` (s,), and s is chosen on dev. The
     paper has no ridge, as with `fit.image_ridge: [0]` and `fit.text_ridge: [0]`. Normalized CCA instead applies the
-    weights before vectors are scaled to unit length.
+    weights before vectors are scaled to unit length. The embeddings (n, s + 2) have two further columns, which give
+    them unit length and do not change the scores.
     """
 
     solver = CSASolver
@@ -282,10 +289,11 @@ class CSA(MomentsModel):
 
 
 def _to_unit_length(vectors: np.ndarray, side: int) -> np.ndarray:
-    """Add two columns to `vectors` (n, s), whose lengths are at most 1, so that all rows have unit length.
+    """Return `vectors` (n, s), whose rows have lengths of at most 1, with two more columns that give all rows unit
+    length.
 
-    `side` is 0 for images and 1 for sentences. Images have zeros in the second new column and sentences in the first,
-    so that the product of an image and a sentence does not change.
+    `side` is 0 for images and 1 for sentences. The second new column of images is zero, and the first new column of
+    sentences is zero, so that the product of an image and a sentence does not change.
     """
     missing = np.zeros((len(vectors), 2), np.float32)
     missing[:, side] = np.sqrt(np.maximum(1 - np.einsum("ij,ij->i", vectors, vectors), 0))

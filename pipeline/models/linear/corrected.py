@@ -32,23 +32,22 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MAX_SCORES = 1 << 24
-"""Maximum number of scores between items and a bank that are held in memory at once. If there would be more, the items
-are processed in blocks."""
+"""Maximum number of scores between items and a bank that are in memory at once. More items are processed in blocks."""
 BIAS_TOLERANCE = 1e-3
-"""Largest relative excess of a bias over the greatest possible bias of a unit vector that rounding explains.
-`HubnessCorrection.extend` logs a warning for a greater excess."""
+"""Largest relative excess over `HubnessCorrection.greatest_bias` that rounding can cause. If the bias of a vector
+exceeds the greatest bias by more, `HubnessCorrection.extend` logs a warning."""
 MULTI_VECTOR_ARRAYS = ("vectors", "offsets", "globals")
-"""Names of the arrays that are stored for each side of a bank whose items have several vectors each."""
+"""Names of the arrays that are stored for the images, the sentences and the queries of a bank of multi-vector items."""
 TENSOR_PREFIX = "hubness/"
-"""Prefix of the names of the correction's tensors among the stored tensors of a corrected model."""
+"""Prefix of the names of the tensors of the correction, among the stored tensors of a corrected model."""
 
 
 class HubnessCorrection:
     """The hubness correction of images and of sentences: the bias b(g) that is subtracted from each score of an item g.
 
-    `terms` maps each side (`images`, `sentences`) to the terms whose sum is b(g). If a side has no terms, nothing is
-    subtracted. A term may be a list, as in JSON. The terms are measured with the items of the `bank`. `device` is the
-    device of the bank's tensors, or None if the bank has arrays.
+    `terms` maps each side (`images`, `sentences`) to the terms whose sum is the bias b(g) of an item of this side. If a
+    side has no terms, nothing is subtracted. A term may be a list, as in JSON. The terms are measured with the items of
+    the `bank`. `device` is the device of the bank's tensors, or None if the bank has arrays.
     """
 
     def __init__(
@@ -61,7 +60,7 @@ class HubnessCorrection:
     def on(self, device: "torch.device") -> "HubnessCorrection":
         """Return a copy of this correction with the bank as tensors on `device`.
 
-        A correction of multi-vector items is returned itself, and its biases are still computed from arrays.
+        A correction of multi-vector items is not copied but returned itself, and still computes biases from arrays.
         """
         if not isinstance(self.bank.comparison, str):
             return self
@@ -69,8 +68,8 @@ class HubnessCorrection:
         return HubnessCorrection(read_bank(arrays, self.bank.comparison), self.terms, device)
 
     def bias(self, side: str, items: Items) -> np.ndarray:
-        """Compute the biases b(g) of n `items` of a side, `images` or `sentences`. Return (n,) float32, as an array
-        even if they are computed on a GPU."""
+        """Compute the biases b(g) of n `items` of a side, `images` or `sentences`. Return an array (n,) float32, even
+        if the biases are computed on a GPU."""
         banks = (self.bank.images, self.bank.sentences, self.bank.queries)
         size = max(1, MAX_SCORES // max(len(bank) for bank in banks if bank is not None))
         parts = []
@@ -82,19 +81,19 @@ class HubnessCorrection:
         return np.concatenate(parts)
 
     def greatest_bias(self, side: str) -> float:
-        """Return an upper bound of the absolute bias of unit vectors of a side, `images` or `sentences`. It is the B of
-        `extend`, and 0 for a side without terms."""
+        """Return an upper bound of the absolute bias of unit vectors of a side, `images` or `sentences`. `extend` uses
+        this bound as B. It is 0 for a side without terms."""
         balance = to_numpy(self.bank.balance.get(side, np.zeros(1)))
         return sum(term.weight for term in self.terms[side]) * (1 + float(np.abs(balance).max()))
 
     def extend(self, side: str, items: Items, global_weight: float = 1.0) -> Items:
-        """Return the `items` of a side, `images` or `sentences`, with further columns. Their products with extended
-        items of the other side are the corrected scores, times a constant. `items` are not changed.
+        """Return a copy of the `items` of a side, `images` or `sentences`, with further columns. The products of
+        extended images and extended sentences are the corrected scores, times a constant.
 
         An image with one vector x becomes [x, -b, 1, sqrt(B^2 - b^2), 0], and a sentence with one vector y becomes
-        [y, 1, -b, 0, sqrt(B^2 - b^2)], where B is `greatest_bias` of the side. The results are scaled to unit length.
-        The new columns of any two images have nearly the same product, so that the order of images by their similarity
-        to an image is almost unchanged.
+        [y, 1, -b, 0, sqrt(B^2 - b^2)], where b is the bias of the item, and B is `greatest_bias` of the side. The
+        results are scaled to unit length. The product of the new columns is nearly the same for any two images, so that
+        the order of images by their similarity to an image is almost unchanged.
 
         `global_weight` is the weight that the score rule gives to products of globals. The globals g of multi-vector
         items become [g, -b / global_weight, 1] for images, and [g, 1, -b / global_weight] for sentences.
@@ -128,9 +127,9 @@ class HubnessCorrection:
     def tensors(self) -> dict[str, np.ndarray]:
         """Return the arrays of the bank by name, to be stored. `read_bank` restores the bank from them.
 
-        The names are `images`, `sentences` and, if the bank has queries, `queries`. For multi-vector items they are
-        `images/vectors`, `images/offsets`, `images/globals` and so on. The balance of a side is `balance/images` or
-        `balance/sentences`. Tensors on a GPU are copied to arrays.
+        The names are `images`, `sentences` and, if the bank has queries, `queries`. For multi-vector items the names
+        are `images/vectors`, `images/offsets`, `images/globals` and so on. If the bank has a balance for a side, the
+        name of the balance is `balance/images` or `balance/sentences`. Tensors on a GPU are copied to arrays.
         """
         bank = self.bank
         sides = {"images": bank.images, "sentences": bank.sentences, "queries": bank.queries}
@@ -145,8 +144,8 @@ class HubnessCorrection:
 
 
 def read_bank(tensors: "Mapping[str, np.ndarray] | Mapping[str, torch.Tensor]", comparison: Comparison) -> Bank:
-    """Restore the bank of a HubnessCorrection from the result of its method `tensors`, as arrays or as tensors on a
-    device. Other names are ignored.
+    """Restore the bank of a HubnessCorrection from the result of the method `HubnessCorrection.tensors`. Other names in
+    `tensors` are ignored. The values may be arrays, or tensors on a device, and the bank then has tensors too.
 
     `comparison` says how an image and a sentence of the bank are scored: a metric, or a ScoreRule for multi-vector
     items.
@@ -169,8 +168,8 @@ def _read_side(
 
 
 class HubCorrected:
-    """A registered `model` with a hubness `correction`, which adds columns to the model's vectors or globals. All other
-    attributes are the attributes of the model."""
+    """A registered `model` with a hubness `correction`, which adds columns to the model's vectors or globals. The
+    attributes that this class does not define are the attributes of the model."""
 
     def __init__(self, model: JointModel, correction: HubnessCorrection) -> None:
         self.model = model
@@ -189,9 +188,10 @@ class HubCorrected:
 
     @property
     def rule(self) -> ScoreRule | None:
-        """The score rule of a multi-vector model, or None for a model with one vector per item.
+        """The score rule of a multi-vector model, or None for a model with one vector per image and per sentence.
 
-        If the global weight of the model's rule is 0, it becomes 1 here, because the globals hold the correction.
+        If the global weight of the model's rule is 0, this rule has the global weight 1, because the globals hold the
+        correction.
         """
         rule = self.model.rule if is_multi_vector(self.model) else None
         return rule and rule._replace(global_weight=rule.global_weight or 1.0)

@@ -2,7 +2,7 @@
 
 The photos are split into folds. All captions of a photo and of its near-duplicates belong to the same fold. A fold is
 embedded by the normalized CCA (Gong et al. 2014, eq. 2) of the moments of all other folds, which are the total moments
-minus the moments of the fold. A pair is scored together with the other pairs of its fold, its rivals, by CSLS
+minus the moments of the fold. A pair is compared only with other pairs of its fold, and is scored by CSLS
 (Conneau et al. 2018, section 2.3):
 
     s(x, y) = 2 x'y - r(x) - r(y)
@@ -14,8 +14,9 @@ SIBLING_WEIGHT times each of the photo's other captions, scaled to unit length, 
 agree with each other. The fewer other captions there are, the more the photo counts, because a caption may be wrong.
 
 The scores of wrong pairs can be measured without labels: a photo with the captions of another photo is a wrong pair,
-which is called an exchanged pair. `fit_mixture` compares the scores of all pairs with the scores of exchanged pairs. It
-estimates the number of wrong pairs, and the share of right pairs in a list of the pairs with the lowest scores.
+which is called an exchanged pair. `fit_mixture` compares the scores of all pairs with the scores of exchanged pairs.
+The fitted mixture estimates the number of wrong pairs, and the share of right pairs in a list of the pairs with the
+lowest scores.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -43,8 +44,8 @@ if TYPE_CHECKING:
 FOLDS = 5
 """Number of folds into which the photos are split for cross-fitting."""
 TERMS = 1000
-"""Number of first columns that are used of the vectors of a sparse text encoder, such as tf-idf. They belong to the
-most common words."""
+"""Number of columns of a sparse text encoder, such as tf-idf, that the audit uses. It uses the first columns, which
+belong to the most common words."""
 RIDGE = 2.0
 """Ridge of the image view and of the text view in the CCA of cross-fitting, relative to the view's mean variance."""
 DIMENSIONS = 128
@@ -54,22 +55,22 @@ POWER = 1.0
 SIBLING_WEIGHT = 0.4
 """Weight of each other caption of the same photo in the context of a caption. The weight of the photo is 1."""
 NEIGHBOURS = 10
-"""Number of nearest items whose products are averaged in a hub correction r(x) or r(y). If there are fewer items, all
-are averaged."""
+"""Number of nearest photos or captions whose products are averaged in a hub correction r(x) or r(y). If there are
+fewer, all products are averaged."""
 MAX_RIVALS = 2048
 """Maximum number of photos of a fold that are compared with each other. A fold with more photos is divided into groups
 of nearly equal size, and photos of different groups are not compared."""
 MIN_PHOTOS = 100
-"""Minimum number of photos with captions in a collection. With fewer photos, the audit does not check captions, because
-the model is too poor to judge them."""
+"""Minimum number of photos with captions in a collection whose captions the audit checks. A model that is fitted to
+fewer photos is too poor to judge captions."""
 MAX_FOLD_SHARE = 0.9
 """Largest share of all captions that may be in one fold. Without near-duplicates each fold has a share of about
 1 / FOLDS. `cross_fit` raises InputError for a greater share than MAX_FOLD_SHARE."""
 PAIR_COLUMNS = ("image_id", "sentence_id", "rank", "rivals", "rather")
-"""Names of the columns of `Scores.pairs`, in order. Scores describes them."""
+"""Names of the columns of `Scores.pairs`, in order. The docstring of Scores describes the columns."""
 
 TOP_QUANTILE = 0.99
-"""Quantile of the exchanged pairs' scores below which scores are used. The mixture is fitted only to lower scores."""
+"""Quantile of the scores of exchanged pairs. The mixture is fitted only to scores below this quantile."""
 BINS = 4096
 """Number of equal intervals in which scores are counted, so that the fit takes the same time for any number of
 pairs."""
@@ -99,21 +100,22 @@ class ScoreMixture:
 
         f(s) = p f0(s) + (1 - p) f1(s)
 
-    Here f0 is measured, and f1 is not known. A right pair is more likely the higher the score is. The model assumes
-    that the logarithm of f1 / f0 is linear in the score, as it is for two normal densities with the same variance:
+    Here f0 is measured, and f1 is not known. The higher the score of a pair, the more likely the pair is right. The
+    model assumes that the logarithm of f1 / f0 is linear in the score, as it is for two normal densities with the same
+    variance:
 
         f(s) / f0(s) = p + exp(a + b s)
 
     The parameters p, a and b maximise the likelihood of a classifier that tells all pairs from exchanged pairs, because
-    the odds of this classifier are the ratio of the two densities (Qin 1998). Only scores below TOP_QUANTILE of the
-    exchanged scores are used. Above, nearly all pairs are right, and the assumption need not hold there. The
-    probability that a pair with the score s is right is exp(a + b s) / (p + exp(a + b s)). Its mean over a list is the
-    false discovery rate of the list.
+    the odds of this classifier are the ratio of the two densities (Qin 1998). Only scores below the quantile
+    TOP_QUANTILE of the exchanged scores are used. Above this quantile, nearly all pairs are right, and the assumption
+    need not hold. The probability that a pair with the score s is right is exp(a + b s) / (p + exp(a + b s)). The mean
+    of this probability over a list of suspects is the false discovery rate of the list.
 
-    If right and wrong pairs separate perfectly, no right pair has a score that is used, and the data do not determine a
-    and b. Two limits then give a good list. First, b is at least MIN_SLOPE times the slope of two normal densities.
-    With b = 0, exp(a) would be a constant like p, and wrong pairs could count as right pairs. Second, a list has at
-    most p k wrong pairs, where k is the number of all pairs, whatever the probabilities are.
+    If right and wrong pairs separate perfectly, no right pair has a score below the quantile, and the data do not
+    determine a and b. Two limits then give a good list. First, b is at least MIN_SLOPE times the slope of two normal
+    densities. With b = 0, exp(a) would be a constant like p, and wrong pairs could count as right pairs. Second, a list
+    has at most p k wrong pairs, where k is the number of all pairs, whatever the probabilities are.
 
     The `share` is p, and a + b s is `intercept` + `slope` * (s - `mean`) / `deviation`.
     """
@@ -125,20 +127,19 @@ class ScoreMixture:
     deviation: float
 
     def right_probability(self, scores: np.ndarray) -> np.ndarray:
-        """Return the probabilities (k,) that pairs with the `scores` (k,) are right. A probability never falls if the
-        score rises. If `share` is 0, all probabilities are 1."""
+        """Return the probabilities (k,) that pairs with the `scores` (k,) are right. A pair with a higher score never
+        has a lower probability. If `share` is 0, all probabilities are 1."""
         if self.share == 0:
             return np.ones(len(scores))
         logarithm = self.intercept + self.slope * (scores - self.mean) / self.deviation
         return scipy.special.expit(logarithm - np.log(self.share))
 
     def false_discovery_rates(self, scores: np.ndarray) -> np.ndarray:
-        """Return the false discovery rates (k,) of all pairs, from 0 to 1, given their `scores` (k,), which must
-        ascend.
+        """Return the false discovery rates (k,) of all k pairs, from 0 to 1, in the order of `scores` (k,). The scores
+        must be in ascending order.
 
-        A list of suspects has the pairs with the lowest scores, up to some score. The rate of a pair is the least
-        estimated share of right pairs in any such list that includes the pair. The rates never descend (the q-values of
-        Storey 2002).
+        A list of suspects has all pairs up to some score. The rate of a pair is the least estimated share of right
+        pairs in a list of suspects that includes the pair. The rates never descend (the q-values of Storey 2002).
         """
         lengths = np.arange(1, len(scores) + 1)
         right = np.maximum(np.cumsum(self.right_probability(scores)), lengths - self.share * len(scores))
@@ -147,8 +148,8 @@ class ScoreMixture:
 
 
 def fit_mixture(scores: np.ndarray, exchanged: np.ndarray) -> ScoreMixture:
-    """Fit a ScoreMixture to the `scores` (k,) of all pairs and to the scores (e,) of `exchanged` pairs, both in any
-    order."""
+    """Fit a ScoreMixture to the `scores` (k,) of all pairs and to the scores `exchanged` (e,) of exchanged pairs. Both
+    arrays may be in any order."""
     mean = float(exchanged.mean())
     deviation = float(exchanged.std()) or 1.0
     top = np.quantile(exchanged, TOP_QUANTILE)
@@ -176,17 +177,18 @@ def fit_mixture(scores: np.ndarray, exchanged: np.ndarray) -> ScoreMixture:
 
 @dataclass(frozen=True)
 class Scores:
-    """The scores of k pairs, each of a photo and all of its captions, or of a photo and one of its captions.
+    """The scores of k pairs. In one object, all pairs are photos with all of their captions, or all pairs are photos
+    with a single caption.
 
     A pair with a low value in `scores` (k,) is probably wrong. `exchanged` (k,) are the scores of k wrong pairs, in
     which the captions belong to another photo. `pairs` (k, 5) has one row per pair, with the columns PAIR_COLUMNS:
 
     - `image_id`: the id of the photo.
     - `sentence_id`: the id of the caption, or -1 if the pair has all captions of the photo.
-    - `rank`: the rank of the pair by CSLS among the pairs of this photo with the captions of its rivals, from 1 for the
-      best. The rivals are the other photos in its group.
-    - `rivals`: the number of these rivals, or, for a pair with one caption, the number of the rivals' captions.
-    - `rather`: the id of the caption of another photo that fits this photo best.
+    - `rank`: the rank of the pair by CSLS, from 1 for the best. The other candidates are the pairs of the same photo
+      with the captions of its rivals. The rivals are the other photos with which the photo is compared.
+    - `rivals`: the number of the rivals, or the number of the rivals' captions if the pair has a single caption.
+    - `rather`: the id of the caption of a rival that fits the photo best.
     """
 
     scores: np.ndarray
@@ -195,28 +197,28 @@ class Scores:
 
     @cached_property
     def mixture(self) -> ScoreMixture:
-        """The mixture of wrong and right pairs that is fitted to `scores` and `exchanged`, at the first use."""
+        """The mixture of wrong and right pairs. It is fitted to `scores` and `exchanged` when it is first used."""
         return fit_mixture(self.scores, self.exchanged)
 
     @property
     def wrong(self) -> int:
-        """The estimated number of wrong pairs among the k pairs, rounded."""
+        """The estimated number of wrong pairs among the k pairs, as a whole number."""
         return round(self.mixture.share * len(self.scores))
 
     def lowest(self) -> tuple[np.ndarray, np.ndarray]:
-        """Sort the pairs by score, the lowest first. Return their row numbers (k,) in `scores` and `pairs`, in this
-        order, and their false discovery rates (k,).
+        """Sort the pairs by score, the lowest first. Return in this order the row numbers (k,) of the pairs in `scores`
+        and `pairs`, and the false discovery rates (k,) of the pairs.
 
-        The false discovery rate of a pair is the least estimated share of right pairs in a list of the lowest scores
-        that includes the pair. The rates never descend.
+        The false discovery rate of a pair is the least estimated share of right pairs in a list of the pairs with the
+        lowest scores that includes the pair. The rates never descend.
         """
         order = np.argsort(self.scores, kind="stable")
         return order, self.mixture.false_discovery_rates(self.scores[order])
 
 
 def draw_folds(copies: np.ndarray, count: int, seed: int) -> np.ndarray:
-    """Draw the fold of each of `count` photos at random, as `seed` decides. Return the folds (count,), numbers from 0
-    to FOLDS - 1.
+    """Draw a fold for each of `count` photos at random, as `seed` decides. Return the numbers (count,) of the folds,
+    from 0 to FOLDS - 1.
 
     `copies` (p, 2) are pairs of row numbers of photos that are near-duplicates. Both photos of a pair get the same
     fold, and so do photos that a chain of pairs connects.
@@ -253,9 +255,9 @@ def embed_rivals(
     """Yield all pairs in groups of at most MAX_RIVALS photos of one fold. Each group is embedded by a model that was
     fitted to the other folds.
 
-    `ridges` are the ridges of the image view and of the text view, relative to their mean variances. The other
-    arguments are as in `cross_fit`. Raises InputError if one fold has a greater share of all captions than
-    MAX_FOLD_SHARE.
+    `ridges` are the ridge of the image view and the ridge of the text view, each relative to the mean variance of the
+    view. The other arguments are as in `cross_fit`. Raises InputError if one fold has a greater share of all captions
+    than MAX_FOLD_SHARE, or if no CCA can be fitted to the other folds.
     """
     moments = [sum_blocks(blocks(fold), view, text, threads, device) for fold in range(FOLDS)]
     total = sum_moments(moments)
@@ -297,9 +299,9 @@ def cross_fit(
 
     `blocks(fold)` yields the pairs of a fold, from 0 to FOLDS - 1, in ascending order of their ids. It is called twice
     for each fold. `view` and `text` describe the features and text vectors. The moments are summed with `threads`
-    threads on the CPU, or on the GPU `device` if it is given. Only `scores` and `exchanged` are in memory, with 16
+    threads on the CPU, or on `device` if `device` is not None. Only `scores` and `exchanged` are in memory, with 16
     bytes for each pair. The embeddings of a fold and `pairs` are in temporary files. Raises InputError if one fold has
-    nearly all captions, because their photos are near-duplicates, or if no CCA can be fitted to the other folds.
+    a greater share of all captions than MAX_FOLD_SHARE, or if no CCA can be fitted to the other folds.
     """
     photos = _Collected()
     captions = _Collected()
@@ -350,7 +352,7 @@ def _hub_corrections(products: np.ndarray, owners: np.ndarray) -> tuple[np.ndarr
 
 
 def _replace_own(scores: np.ndarray, owners: np.ndarray, value: float) -> np.ndarray:
-    """Return a copy of `scores` (n, m) in which the scores of each photo with its own captions are replaced by `value`.
+    """Return a copy of `scores` (n, m) in which `value` replaces the scores of each photo with its own captions.
     Caption j belongs to photo `owners[j]`."""
     replaced = scores.copy()
     replaced[owners, np.arange(len(owners))] = value
@@ -358,11 +360,11 @@ def _replace_own(scores: np.ndarray, owners: np.ndarray, value: float) -> np.nda
 
 
 def _score_photos(csls: np.ndarray, rivals: Rivals, preferred: np.ndarray) -> Scores:
-    """Score each of n photos with all of its captions, by the mean of their CSLS scores.
+    """Score each of n photos with all of its captions, by the mean of the CSLS scores of the captions.
 
     An exchanged pair has the captions of the photo n // 2 rows later, where the first photo follows the last.
     `csls` (n, m) are the CSLS scores of photos and captions. `preferred` (n,) has for each photo the id of the caption
-    of another photo that fits it best.
+    of another photo that fits the photo best.
     """
     n = len(rivals.image_id)
     photos = np.arange(n)
@@ -379,9 +381,9 @@ def _score_photos(csls: np.ndarray, rivals: Rivals, preferred: np.ndarray) -> Sc
 def _score_captions(csls: np.ndarray, rivals: Rivals, preferred: np.ndarray) -> Scores:
     """Score each of m captions with its context, which is its photo and the photo's other captions.
 
-    An exchanged pair has the caption m // 2 rows later, where the first caption follows the last. Ranks are by the CSLS
-    scores of captions and photos without context. `csls` (n, m) are these scores. `preferred` (n,) has for each photo
-    the id of the caption of another photo that fits it best.
+    An exchanged pair has the context of a caption and the caption m // 2 rows later, where the first caption follows
+    the last. `csls` (n, m) are the CSLS scores of photos and captions without context, and decide the ranks.
+    `preferred` (n,) has for each photo the id of the caption of another photo that fits the photo best.
     """
     owners = rivals.owners
     y = rivals.y

@@ -1,7 +1,7 @@
 """Linear models in PyTorch, on a CPU or a GPU: views as tensors, projections, and moments.
 
-DeviceAccumulator sums the moments of views on a GPU. MappedAccumulator sums the moments of mapped views, which need a
-second pass over the data, on any device.
+DeviceAccumulator sums the moments of views on a GPU. MappedAccumulator sums the moments of mapped views on any device,
+in a second pass over the data.
 """
 
 from collections.abc import Callable, Sequence
@@ -39,10 +39,10 @@ the number is lowered."""
 
 
 def stack_on(view: ImageView, features: Features, device: torch.device, rows: slice = slice(None)) -> Tensor:
-    """Compute `view.stack(features)` for the slice `rows` of the images, or for all images, as a tensor (k, dim)
-    float32 on `device`.
+    """Compute `view.stack(features)` for the images in the slice `rows`, by default all images. Return a tensor (k,
+    dim) float32 on `device`.
 
-    If `device` is a GPU, the stored features are copied to it, and it also converts and normalises them. Raises
+    If `device` is a GPU, the stored features are copied to the GPU, which also converts and normalises them. Raises
     IntegrityError if an encoder of the view is missing or its features have another shape.
     """
     features = {name: block[rows] for name, block in features.items()}
@@ -54,8 +54,8 @@ def stack_on(view: ImageView, features: Features, device: torch.device, rows: sl
 
 
 def normalise_tensor(x: Tensor, steps: Sequence[str]) -> Tensor:
-    """Apply `steps` to the rows of x (n, d), as `pipeline.models.linear.views.normalise` does, but leave x unchanged.
-    Return x itself if there are no steps, and otherwise a new tensor."""
+    """Apply `steps` to the rows of x (n, d), as `pipeline.models.linear.views.normalise` does. x is not changed. Return
+    a new tensor, or x itself if there are no steps."""
     for step in steps:
         if step == "sqrt":
             x = x.abs().sqrt_().copysign_(x)
@@ -67,8 +67,8 @@ def normalise_tensor(x: Tensor, steps: Sequence[str]) -> Tensor:
 
 
 def unit_length(vectors: Tensor) -> Tensor:
-    """Return a copy of `vectors` (n, d) whose rows have unit length. Rows of zeros stay zero. Gradients can be
-    computed.
+    """Return a copy of `vectors` (n, d) whose rows have unit length. Rows of zeros stay zero. PyTorch can compute
+    gradients through this function.
 
     Each row is divided by a power of two first, which is exact. The squares of large or small numbers then neither
     overflow nor vanish.
@@ -78,7 +78,7 @@ def unit_length(vectors: Tensor) -> Tensor:
 
 
 def sparse_on(matrix: csr_array, device: torch.device) -> Tensor:
-    """Copy a sparse `matrix` (n, d) to `device`, and return it as a sparse tensor (COO) of the same type of numbers."""
+    """Copy a sparse `matrix` (n, d) to `device`. Return a sparse tensor (COO) with the same type of numbers."""
     count = shape_of(matrix)[0]
     rows = np.repeat(np.arange(count), np.diff(matrix.indptr))
     positions = upload(np.stack([rows, matrix.indices]), device)
@@ -87,7 +87,7 @@ def sparse_on(matrix: csr_array, device: torch.device) -> Tensor:
 
 
 def matrix_on(matrix: "TextVectors", device: torch.device) -> Tensor:
-    """Copy a matrix (n, d) to `device`, and return it as a tensor, which is sparse if the matrix is sparse."""
+    """Copy a matrix (n, d) to `device`. Return a tensor, which is sparse if the matrix is sparse."""
     return sparse_on(matrix, device) if is_sparse(matrix) else upload(matrix, device)
 
 
@@ -107,7 +107,7 @@ class ProjectedSide(NamedTuple):
     """The projection of one view: (mapped rows - `mean`) `matrix`, with `mean` (p,) and `matrix` (p, c).
 
     The mapped rows (n, p) are the columns that `mapped_columns` returns for the rows of the view and `feature_map`. If
-    `feature_map` is None, they are the rows of the view.
+    `feature_map` is None, the mapped rows are the rows of the view.
     """
 
     mean: np.ndarray
@@ -118,8 +118,8 @@ class ProjectedSide(NamedTuple):
 class Projections:
     """The projections of images and of sentences by a linear model, which are computed on `device`.
 
-    `image` projects the features that `view` stacks, and `text` the stacked vectors of sentences. All maps must be
-    DeviceMaps.
+    `image` projects the features that `view` stacks, and `text` projects the stacked vectors of sentences. The feature
+    maps of both must be DeviceMaps or None.
     """
 
     def __init__(self, view: ImageView, image: ProjectedSide, text: ProjectedSide, device: torch.device) -> None:
@@ -146,7 +146,8 @@ class Projections:
         return project_side
 
     def images(self, features: Features) -> np.ndarray:
-        """Project n images, given their stored `features`, encoder -> (n, its dim). Return an array (n, c) float32."""
+        """Project n images with the stored `features`, encoder -> array (n, dim of the encoder). Return an array (n, c)
+        float32."""
         count = len(next(iter(features.values())))
         return self._join(lambda rows: self._image(stack_on(self._view, features, self._device, rows)), count)
 
@@ -164,21 +165,22 @@ class Projections:
 
 STRIP_COLUMNS = 1024
 """Number of columns of a symmetric product, such as X'X, that `lower_products` computes at once. The part above the
-diagonal follows by symmetry. It is not computed, except in the square blocks on the diagonal."""
+diagonal is computed only in the square blocks on the diagonal, because the rest follows by symmetry."""
 MAX_MAPPED_IMAGES = 1 << 16
 """Maximum number of images whose mapped rows MappedAccumulator adds at once. If the memory of a GPU is too small, the
 number is lowered."""
 OUTER_ROWS = 256
-"""Number of rows of an outer product that are computed and subtracted at once. So many rows fit in the cache."""
+"""Number of rows of an outer product that are computed and subtracted at once. This number of rows fits in the
+cache."""
 
 
 class DeviceAccumulator:
     """Accumulator of the same moments as MomentsAccumulator, but with PyTorch on `device`. `view` stacks the image
     features, and the text view has `dim_y` columns.
 
-    It computes in double precision if both views together have at most MAX_DOUBLE_PRECISION_COLUMNS columns, or if the
-    device is fast at float64, and otherwise in single precision. The result has double precision only in the first
-    case.
+    The sums are in double precision if both views together have at most MAX_DOUBLE_PRECISION_COLUMNS columns, or if the
+    device is fast at float64, and otherwise in single precision. The result is in double precision only if both views
+    together have at most MAX_DOUBLE_PRECISION_COLUMNS columns.
     """
 
     def __init__(self, view: ImageView, dim_y: int, device: torch.device) -> None:
@@ -196,7 +198,8 @@ class DeviceAccumulator:
             self._sums[left + right] = torch.zeros(dims[left], dims[right], dtype=self._type, device=device)
 
     def add(self, features: Features, y: Rows, owners: np.ndarray) -> None:
-        """Add a block of images with their stored `features`, encoder -> (n, its dim), and of their m sentences.
+        """Add a block of n images with their m sentences. `features` maps an encoder to the stored features of the
+        images, (n, dim of the encoder).
 
         y (m, d) are the stacked vectors of the sentences. Sentence j belongs to the image in row `owners[j]`. Images
         without a sentence add nothing. If the memory of the device is full, the block is added in smaller parts.
@@ -241,8 +244,8 @@ class DeviceAccumulator:
         self._n += len(owners)
 
     def result(self) -> Moments:
-        """Return the moments of all added blocks, which are zero without pairs. The accumulator must not be used
-        afterwards, because its sums are changed in place."""
+        """Return the moments of all added blocks. The moments are zero if no pair was added. The accumulator must not
+        be used afterwards, because this method changes its sums in place."""
         if self._shifts is None:
             return Moments.zero(len(self._sums["x"]), len(self._sums["y"]))
         x, y = (self._sums[name] / self._n for name in ("x", "y"))
@@ -265,16 +268,16 @@ def provisional_mean(part: Tensor) -> Tensor:
 
 
 def left_product(left: Tensor, right: Tensor) -> Tensor:
-    """Compute left' right (d, e) as a dense tensor, for `left` (n, d) and `right` (n, e). Both, one or none of them may
-    be sparse."""
+    """Compute left' right (d, e) as a dense tensor, for `left` (n, d) and `right` (n, e). Each of the two may be dense
+    or sparse."""
     return ((right.T @ left).T if right.is_sparse else left.T @ right).to_dense()
 
 
 def lower_products(total: Tensor, left: Tensor, right: Tensor) -> list[tuple[Tensor, Tensor]]:
     """Compute left' right on and below the diagonal, for `left` and `right` (n, d) whose product is symmetric.
 
-    Returns pairs of a strip of STRIP_COLUMNS columns of `total` (d, d) and the tensor that the caller has to add to it.
-    `total` is not changed here.
+    Returns pairs of a strip of STRIP_COLUMNS columns of `total` (d, d), and the tensor that the caller has to add to
+    this strip in place. This function does not change `total`.
     """
     strips = [slice(start, start + STRIP_COLUMNS) for start in range(0, len(total), STRIP_COLUMNS)]
     return [(total[strip.start :, strip], left[:, strip.start :].T @ right[:, strip]) for strip in strips]
@@ -283,9 +286,9 @@ def lower_products(total: Tensor, left: Tensor, right: Tensor) -> list[tuple[Ten
 class MappedAccumulator:
     """Accumulator of the moments of mapped views on `device`, in a second pass over the pairs.
 
-    For each block it adds the products of the new columns of images, P (b, p), and of sentences, Q (m, q), with each
-    other and with the columns of the views. `known` are the moments of the views for the same pairs, from the first
-    pass, and `maps` computes P and Q. A map that is not a DeviceMap is computed with NumPy on the CPU.
+    `maps` computes the new columns P (b, p) of the images and Q (m, q) of the sentences of a block. The method `add`
+    sums the products of P and Q with each other and with the columns of the views. `known` are the moments of the views
+    for the same pairs, from the first pass. A map that is not a DeviceMap is computed with NumPy on the CPU.
     """
 
     def __init__(self, known: Moments, maps: FeatureMaps, device: torch.device) -> None:
@@ -312,8 +315,8 @@ class MappedAccumulator:
         self._sums |= {name: torch.zeros(shape, device=device) for name, shape in products.items()}
 
     def _placed(self, feature_map: FeatureMap | None) -> Callable[[Rows], Tensor] | None:
-        """Return a function that computes `feature_map` from rows of a view, as a tensor on the device. Return None if
-        there is no map."""
+        """Return a function from the rows of a view to the new columns of `feature_map`, as a tensor on the device.
+        Return None if `feature_map` is None."""
         if feature_map is None:
             return None
         device = self._device  # A function that refers to `self` would make a cycle, which keeps the sums in memory.

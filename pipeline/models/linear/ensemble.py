@@ -3,13 +3,17 @@
 `zero-shot` uses the space that an image encoder and a text encoder, such as the encoders of CLIP, share already. The
 score of an ensemble is the weighted sum of the scores of its members, S = sum over k of weight_k S_k.
 
-The vectors of members with one vector per item are put side by side. A multi-vector member has a vector for each
-region of an image and for each word of a sentence. It may also have globals, one further vector for each image and
-sentence. If a member is multi-vector, the ensemble is multi-vector too. The globals of the ensemble are then the
-vectors of the other members and the globals of the multi-vector members, side by side. The region vectors of all
-members belong to the same regions and are put side by side too. A word has one row for each multi-vector member. The
-row is zero outside the columns of this member, so that each member chooses its own best region for the word. The rows
-of words are multiplied by the weights of their members, which are chosen on dev.
+If all members have one vector per image and per sentence, these vectors are put side by side. A multi-vector member has
+a vector for each region of an image and for each word of a sentence. It may also have globals, which are one further
+vector for each image and for each sentence. If a member is multi-vector, the ensemble is multi-vector too:
+
+- The globals of the ensemble are the vectors of the members with one vector and the globals of the multi-vector
+  members, side by side.
+- The region vectors of all multi-vector members belong to the same regions and are put side by side.
+- A word has one row for each multi-vector member. The row is zero outside the columns of this member, so that each
+  member chooses its own best region for the word. The row is multiplied by the weight of this member.
+
+The weights of the members are chosen on dev.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -57,7 +61,7 @@ class ZeroShot:
         self.text_encoders = (text_encoder,)
 
     def to(self, device: "torch.device") -> Self:
-        """Return this model unchanged. It computes nothing on a device."""
+        """Return this model unchanged, because it computes nothing on a device."""
         return self
 
     def embed_images(self, features: Features, regions: RegionSource | None = None) -> np.ndarray:
@@ -96,14 +100,14 @@ def _unit(name: str, vectors: np.ndarray) -> np.ndarray:
 
 
 Rules = Sequence[ScoreRule | None]
-"""The score rules of the members of an ensemble, in order. The rule is None for a member with one vector per item,
-which scores by inner products."""
+"""The score rules of the members of an ensemble, in order. The rule is None for a member with one vector per image and
+per sentence, which scores by inner products."""
 
 
 @dataclass(frozen=True)
 class EnsembleMember:
-    """A member of an ensemble: its `model`, the name under which the model's class is registered, and its weight in the
-    score. The weights of all members add up to 1."""
+    """A member of an ensemble: the `model`, the name under which the class of the model is registered (`registered`),
+    and the `weight` of the model in the score. The weights of all members add up to 1."""
 
     registered: str
     model: JointModel
@@ -113,7 +117,7 @@ class EnsembleMember:
 class Ensemble:
     """A model whose score is the weighted sum of its members' scores.
 
-    It reads sentences as a mapping from each form in `views` to the sentences in this form. If a member is
+    An ensemble reads sentences as a mapping from each form in `views` to the sentences in this form. If a member is
     multi-vector, the ensemble is multi-vector too.
     """
 
@@ -145,7 +149,7 @@ class Ensemble:
 
     @property
     def rules(self) -> Rules:
-        """The score rule of each member, or None for a member with one vector per item."""
+        """The score rule of each member, or None for a member with one vector per image and per sentence."""
         return [member.model.rule if is_multi_vector(member.model) else None for member in self.members]
 
     @property
@@ -159,21 +163,22 @@ class Ensemble:
 
     @property
     def region_encoders(self) -> tuple[str, ...]:
-        """The encoders whose region features the multi-vector members read, which are the same for all of them. The
-        tuple is empty if no member is multi-vector."""
+        """The encoders whose region features the multi-vector members read. All multi-vector members read the same
+        encoders. The tuple is empty if no member is multi-vector."""
         return next((member.model.region_encoders for member in self.members if member.model.multi_vector), ())
 
     @property
     def views(self) -> tuple[str, ...]:
-        """The forms of sentences that the members read (their `sentence_view`), each once."""
+        """The forms of sentences that the members read, each once. The form of a member is its `sentence_view`."""
         return tuple(dict.fromkeys(member.model.sentence_view for member in self.members))
 
     def embed_images(self, features: Features, regions: RegionSource | None = None) -> Items:
         """Embed n images by all members, and join the results.
 
-        `features` maps each encoder to (n, its dim). Multi-vector members also read the `regions` of the images. If no
-        member is multi-vector, the result is an array (n, sum of the members' dimensions), in which each member's unit
-        vectors are multiplied by the square root of its weight. Otherwise it is MultiVectors (see `join_images`).
+        `features` maps each encoder to an array (n, dim of the encoder). Multi-vector members also read the `regions`
+        of the images. If no member is multi-vector, the result is an array (n, sum of the members' dimensions), in
+        which the unit vectors of each member are multiplied by the square root of the member's weight. Otherwise the
+        result is MultiVectors (see `join_images`).
         """
         parts = [embed_images(member.model, features, regions) for member in self.members]
         return join_images(parts, self.weights, self.rules)
@@ -182,9 +187,9 @@ class Ensemble:
         """Embed n sentences by all members, and join the results. `sentences` maps each form in `views` to the same n
         sentences in this form.
 
-        If no member is multi-vector, the result is an array (n, sum of the members' dimensions), in which each member's
-        unit vectors are multiplied by the square root of its weight. Otherwise it is MultiVectors (see
-        `join_sentences`).
+        If no member is multi-vector, the result is an array (n, sum of the members' dimensions), in which the unit
+        vectors of each member are multiplied by the square root of the member's weight. Otherwise the result is
+        MultiVectors (see `join_sentences`).
         """
         assert isinstance(sentences, Mapping)
         parts = []
@@ -222,17 +227,18 @@ class Ensemble:
 def joint_rule(rules: Rules) -> ScoreRule | None:
     """Return the score rule for the joined vectors of members with these `rules`, or None if all rules are None.
 
-    Some rules may be None. The others all have the sum `words` or `mean-words`, or all have `positive` or
-    `mean-positive`, which the checks of the configuration ensure. The result has the sum without `mean-`, because
-    `join_sentences` divides the word vectors of a member with a mean by the number of words. Its global weight is 1,
-    because the joined globals already contain the weights.
+    Some rules may be None. The `sum` of every other rule is `words` or `mean-words`, or the `sum` of every other rule
+    is `positive` or `mean-positive`, which the checks of the configuration ensure. The resulting rule has this sum
+    without `mean-`, because `join_sentences` divides the word vectors of a member with a mean by the number of words.
+    The global weight of the result is 1, because the joined globals already contain the weights.
     """
     sums = [rule.sum for rule in rules if rule]
     return ScoreRule(sums[0].removeprefix("mean-"), 1.0) if sums else None
 
 
 def join_vectors(vectors: Sequence[np.ndarray], weights: Sequence[float]) -> np.ndarray:
-    """Multiply each member's unit vectors (n, c_k) by the square root of its weight, and put them side by side.
+    """Multiply the unit vectors (n, c_k) of each member by the square root of the member's weight, and put the results
+    side by side.
 
     `vectors` and `weights` have an entry for each member. Returns (n, sum of all c_k) float32. The inner products of
     joined vectors of images and sentences are the weighted sums of the members' scores. If the weights add up to 1, the
@@ -242,11 +248,11 @@ def join_vectors(vectors: Sequence[np.ndarray], weights: Sequence[float]) -> np.
 
 
 def join_images(parts: Sequence[Items], weights: Sequence[float], rules: Rules) -> Items:
-    """Join the embeddings of n images, one of `parts` for each member, as the docstring of the module describes. The
-    regions of an image are the same for all multi-vector members.
+    """Join the embeddings of n images as the docstring of the module describes. The regions of an image are the same
+    for all multi-vector members.
 
-    `weights` and `rules` have an entry for each member. Returns MultiVectors if a member has a rule, and otherwise the
-    result of `join_vectors`.
+    `parts`, `weights` and `rules` have an entry for each member: its embeddings, its weight and its score rule. Returns
+    MultiVectors if a member has a rule, and otherwise the result of `join_vectors`.
     """
     sets = [several_vectors_each(part) for part, rule in zip(parts, rules, strict=True) if rule]
     if not sets:
@@ -256,11 +262,12 @@ def join_images(parts: Sequence[Items], weights: Sequence[float], rules: Rules) 
 
 
 def join_sentences(parts: Sequence[Items], weights: Sequence[float], rules: Rules) -> Items:
-    """Join the embeddings of n sentences, one of `parts` for each member, as the docstring of the module describes.
+    """Join the embeddings of n sentences as the docstring of the module describes.
 
-    `weights` and `rules` have an entry for each member. The word vectors of a member are multiplied by its weight, and
-    divided by the number of words of the sentence if its rule takes a mean. Returns MultiVectors if a member has a
-    rule, and otherwise the result of `join_vectors`.
+    `parts`, `weights` and `rules` have an entry for each member: its embeddings, its weight and its score rule. The
+    word vectors of a member are multiplied by the member's weight. If the rule of the member takes a mean, the word
+    vectors are also divided by the number of words of their sentence. Returns MultiVectors if a member has a rule, and
+    otherwise the result of `join_vectors`.
     """
     sets = [
         (several_vectors_each(part), weight, rule)
@@ -283,11 +290,12 @@ def join_sentences(parts: Sequence[Items], weights: Sequence[float], rules: Rule
 
 
 def _join_globals(parts: Sequence[Items], weights: Sequence[float], rules: Rules) -> np.ndarray:
-    """Compute the globals of n items of a multi-vector ensemble: the vectors of members with one vector per item, and
-    the globals of multi-vector members, each multiplied by the square root of its weight, side by side.
+    """Compute the globals of n images, or of n sentences, of a multi-vector ensemble. Return (n, g).
 
-    The weight of vectors is the member's weight. The weight of globals is the member's weight times the global weight
-    of its rule. Globals with the weight 0 are left out. Returns (n, g), or one column of zeros if nothing is left.
+    The globals are, side by side, the vectors of the members with one vector per image and per sentence, and the
+    globals of the multi-vector members. Vectors are multiplied by the root of the member's weight. Globals are
+    multiplied by the root of the product of the member's weight and the global weight of the member's rule. The globals
+    of a member whose rule has the global weight 0 are left out. If nothing is left, the result is one column of zeros.
     """
     vectors: list[np.ndarray] = []
     scales: list[float] = []
@@ -304,15 +312,15 @@ def _join_globals(parts: Sequence[Items], weights: Sequence[float], rules: Rules
 
 
 Judge = Callable[[tuple[float, ...]], float]
-"""A function from the weights of the members to the merit of the combination. A higher merit is better."""
+"""A function from the weights of all members of an ensemble to the merit of these weights. A higher merit is better."""
 
 
 @dataclass(frozen=True)
 class MemberWeights:
     """The chosen weights `values` of an ensemble, one per member, which add up to 1.
 
-    `judged` is the merit of the chosen weights on dev, such as their recall sum, and `trials` is the number of
-    different combinations that were tried.
+    `judged` is the merit of the chosen weights on dev, such as the recall sum of the ensemble, and `trials` is the
+    number of different combinations of weights that were tried.
     """
 
     values: tuple[float, ...]
@@ -323,8 +331,8 @@ class MemberWeights:
 def choose_weights(judge: Judge, members: int, grid: Sequence[float]) -> MemberWeights:
     """Choose the weights of an ensemble of `members` members by coordinate searches over `grid`.
 
-    `judge` returns the merit of a combination of weights, which add up to 1 whenever it is called. One search starts
-    from equal weights, and one from each member alone. A search changes the weight of one member after another to each
+    `judge` returns the merit of weights, which add up to 1 in each of its calls. One search starts from equal weights,
+    and further searches start from each member alone. A search changes the weight of one member after another to each
     value of the grid, until no change increases the merit. Among equally good weights, the weights that were found
     first are returned. Only the ratios of weights matter, and `judge` is called once for each combination of ratios.
     `grid` has at least one positive value and no negative value.
@@ -343,8 +351,9 @@ def choose_weights(judge: Judge, members: int, grid: Sequence[float]) -> MemberW
 
 
 def _climb(worth: Judge, start: tuple[float, ...], grid: Sequence[float]) -> tuple[float, ...]:
-    """Change the weights from `start` on, one at a time, until no change of a single weight to a value of `grid`
-    increases the merit, which the function `worth` returns. Return the weights, which need not add up to 1."""
+    """Begin with the weights `start`, and change one weight at a time to a value of `grid` that increases the merit,
+    until no such change exists. `worth` returns the merit of weights. Return the last weights, which need not add up to
+    1."""
     best = start
     improved = True
     while improved:
@@ -366,13 +375,13 @@ def _scaled(weights: Sequence[float]) -> tuple[float, ...]:
 def combine_scores(
     scores: Sequence[np.ndarray], owners: np.ndarray, grid: Sequence[float], after_trial: Callable[[], object]
 ) -> MemberWeights:
-    """Choose the weights for which the weighted sum of the members' scores has the greatest recall sum, by the searches
-    of `choose_weights`.
+    """Search with `choose_weights` for the weights for which the weighted sum of the members' scores has the greatest
+    recall sum.
 
-    `scores` has an array (n, m) for each member, its scores of n images with m sentences, usually of dev. Sentence j
-    belongs to image `owners[j]`. For a member, a value of `grid` is divided by the standard deviation of the member's
-    scores, so that the grid suits members of any scale. The returned weights are for the given scores.
-    `after_trial` is called after each trial.
+    `scores` has an array (n, m) for each member: the member's scores of n images with m sentences, usually of dev.
+    Sentence j belongs to image `owners[j]`. The weights in `grid` are for scores with the standard deviation 1, so that
+    the grid suits members of any scale. The returned weights are for the `scores` themselves. `after_trial` is called
+    for each trial.
     """
     deviations = [float(part.std(dtype=np.float64)) or 1.0 for part in scores]
     scaled = [part / np.float32(deviation) for part, deviation in zip(scores, deviations, strict=True)]
@@ -386,9 +395,9 @@ def judge_scores(
 ) -> Judge:
     """Return a function from the weights of the members to the recall sum of the weighted sum of their `scores`.
 
-    `scores` has an array (n, m) for each member, its scores of n images with m sentences. Sentence j belongs to image
-    `owners[j]`. The recall sum is the sum of recall@1, @5 and @10 of both directions in percent. The returned function
-    calls `after_trial` each time that it is called.
+    `scores` has an array (n, m) for each member: the member's scores of n images with m sentences. Sentence j belongs
+    to image `owners[j]`. The recall sum is the sum of recall@1, @5 and @10 of both directions in percent. The returned
+    function calls `after_trial` once in each of its calls.
     """
 
     def judge(weights: tuple[float, ...]) -> float:

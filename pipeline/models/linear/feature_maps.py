@@ -63,7 +63,8 @@ class FeatureMap(Protocol):
 
 @runtime_checkable
 class DeviceMap(FeatureMap, Protocol):
-    """A feature map that PyTorch can compute on a GPU. Other maps are computed with NumPy on the CPU."""
+    """A feature map that PyTorch can compute on a GPU. Feature maps without the method `on` are computed with NumPy on
+    the CPU."""
 
     def on(self, device: "torch.device") -> "Callable[[Tensor | Columns[Tensor]], Tensor]":
         """Return a function that computes this map on `device`, from rows of the view (n, d) to new columns
@@ -89,12 +90,13 @@ class FeatureMaps:
     text: FeatureMap | None = None
 
     def settings(self) -> dict[str, Any]:
-        """Return the settings of the maps as JSON values, `image` or `text` -> settings, for `from_parts`. A view
-        without a map has no key."""
+        """Return the settings of the maps as JSON values, `image` or `text` -> settings. `from_parts` reads them. A
+        view without a map has no key."""
         return {side: {"kind": feature_map.kind, **feature_map.settings()} for side, feature_map in self._present()}
 
     def tensors(self) -> dict[str, np.ndarray]:
-        """Return the arrays of both maps, which are named `image.<name>` and `text.<name>`, for `from_parts`."""
+        """Return the arrays of both maps by name. `from_parts` reads them. The names are `image.<name>` for the map of
+        the image view, and `text.<name>` for the map of the text view."""
         return {
             f"{side}.{name}": value
             for side, feature_map in self._present()
@@ -103,8 +105,8 @@ class FeatureMaps:
 
     @classmethod
     def from_parts(cls, settings: Settings, tensors: Mapping[str, np.ndarray]) -> "FeatureMaps":
-        """Restore the maps from the results of `settings` and `tensors`. Other names in `tensors` are ignored, so they
-        may be the tensors of a whole model. Raises ValueError or KeyError for settings of another form."""
+        """Restore the maps from the results of `settings` and `tensors`. Other names in `tensors` are ignored, so
+        `tensors` may have the tensors of a whole model. Raises ValueError or KeyError for settings of another form."""
         maps = {}
         for side in settings:
             value = read_setting(settings, side, dict)
@@ -114,7 +116,7 @@ class FeatureMaps:
         return cls(**maps)
 
     def can_use_gpu(self) -> bool:
-        """Return whether a GPU can compute all maps. It is true if there are no maps."""
+        """Return whether a GPU can compute all maps, which is also true if there are no maps."""
         return all(isinstance(feature_map, DeviceMap) for _, feature_map in self._present())
 
     def _present(self) -> list[tuple[str, FeatureMap]]:
@@ -123,12 +125,12 @@ class FeatureMaps:
 
 MAX_COLUMNS = 1 << 24
 """Maximum number of columns of a stored sparse matrix, because no vocabulary has more words. `from_sparse_parts` raises
-ValueError for more."""
+ValueError for more columns."""
 
 
 def sparse_parts(rows: "csr_array") -> dict[str, np.ndarray]:
-    """Return the arrays `data`, `indices` and `indptr` of a sparse matrix by name, to be stored. They do not contain
-    the shape, which is stored separately."""
+    """Return the arrays `data`, `indices` and `indptr` of a sparse matrix by name, to be stored. The caller must store
+    the shape of the matrix separately."""
     return {name: getattr(rows, name) for name in ("data", "indices", "indptr")}
 
 
@@ -180,8 +182,8 @@ def project(
 
 
 PRODUCT_ROWS = 512
-"""Number of rows per thread that a FourierMap maps at a time. The results for so many rows stay in the cache of a
-core."""
+"""Number of rows that a thread of a FourierMap maps at a time. The results for this number of rows stay in the cache of
+a core."""
 SIGMA_NEIGHBOUR = 50
 """The k in the definition of sigma, the mean distance of a row to its k-th nearest neighbour (Gong et al. 2014, section
 4.1)."""
@@ -192,7 +194,7 @@ class FourierMap:
     """The random Fourier map phi(z) = sqrt(2) cos(zR + b) of Gong et al. 2014, section 4.1, with fixed random R and b.
 
     R is `frequencies` (c1, m), and b is `phases` (m,). If `phases` is None, `frequencies` is (c1, m / 2) and is used
-    twice: the first m / 2 columns are cosines (b = 0) and the others are sines (b = -pi / 2).
+    twice: the first m / 2 columns of phi(z) are cosines (b = 0), and the others are sines (b = -pi / 2).
     """
 
     frequencies: np.ndarray
@@ -203,9 +205,9 @@ class FourierMap:
         """Draw R and b at random for a map from c1 = `dim` values to m = `features` values. `sigma` is a typical
         distance between rows z. `rule` is `cosine-sine` or `paper`.
 
-        With the `rule` `cosine-sine` the columns are cosines and sines of m / 2 frequencies R ~ Normal(0, 1 / sigma^2)
+        With the rule `cosine-sine`, the columns are cosines and sines of m / 2 frequencies R ~ Normal(0, 1 / sigma^2)
         (Rahimi and Recht 2007), so m must be even. phi(z) phi(z')' / m then estimates the Gaussian kernel
-        exp(-|z - z'|^2 / (2 sigma^2)), and is exact for z = z'. With the `rule` `paper`, R ~ Normal(0, sigma^2) and
+        exp(-|z - z'|^2 / (2 sigma^2)), and is exact for z = z'. With the rule `paper`, R ~ Normal(0, sigma^2) and
         b ~ Unif[0, 1], as published by Gong et al. 2014. The frequencies then grow with the distance between rows, and
         the phases, in radians, cover about a sixth of the circle.
         """
@@ -248,14 +250,15 @@ class FourierMap:
 
 
 class WeightedMap:
-    """The base class of feature maps whose new columns follow the columns of the view (`keep`). The new columns are
-    multiplied by `weight`, which balances their variance against the variance of the view."""
+    """The base class of feature maps whose new columns follow the columns of the view, so that `keep` is true. The new
+    columns are multiplied by `weight`, which balances their variance against the variance of the view."""
 
     keep = True
     weight: float
 
     def weighted(self, weight: float) -> Self:
-        """Return a copy of this map with another weight. It shares its arrays with this map, which is not changed."""
+        """Return a copy of this map with the weight `weight`. The copy shares the arrays of this map, and this map is
+        not changed."""
         other = copy(self)
         other.weight = weight
         return other
@@ -286,8 +289,8 @@ class FourierFeatures(WeightedMap):
         return self.fourier(rows @ self.matrix - self.offset, self.weight)
 
     def on(self, device: "torch.device") -> "Callable[[Tensor | Columns[Tensor]], Tensor]":
-        """Return a function that computes this map on `device`, from rows (n, D), which are dense or sparse tensors on
-        the device, to new columns (n, m). The arrays of the map are copied to the device once."""
+        """Return a function that computes this map on `device`, from rows (n, D) to new columns (n, m). The rows must
+        be dense or sparse tensors on the device. The arrays of the map are copied to the device once, in this call."""
         import torch
 
         on_device = {name: upload(array, device) for name, array in self.tensors().items()}
@@ -341,10 +344,11 @@ class TanhFeatures(WeightedMap):
 
 
 def measure_bandwidth(z: np.ndarray) -> float:
-    """Compute sigma, the mean over the rows of z (n, c1) of the Euclidean distance to the 50th nearest other row.
-
-    With fewer than 51 rows, the distance to the farthest row is used instead. Raises InputError for fewer than two
+    """Compute sigma: the Euclidean distance of a row of z (n, c1) to its 50th nearest other row, averaged over all
     rows.
+
+    If there are fewer than 51 rows, the distance to the farthest row is used instead. Raises InputError for fewer than
+    two rows.
     """
     from sklearn.neighbors import NearestNeighbors  # The import takes a second, and only a fit needs it.
 
@@ -359,7 +363,8 @@ def measure_bandwidth(z: np.ndarray) -> float:
 
 
 class ReservoirSample:
-    """A random sample of `count` of all rows that are added block by block, or all rows if there are fewer.
+    """A random sample of `count` rows, drawn from all rows that are added block by block. If there are at most `count`
+    rows, the sample has all of them.
 
     Each row has the same probability, and no row is drawn twice. Only the sample and one block are in memory. The
     sample depends on `rng` and on the order of the rows, but not on their division into blocks.
@@ -372,7 +377,7 @@ class ReservoirSample:
         self._kept: Rows | None = None
 
     def add(self, rows: Rows) -> None:
-        """Add the rows (n, d) of a block, dense or sparse, some of which may replace rows of the sample."""
+        """Add the rows (n, d) of a block, dense or sparse. Some of these rows may replace rows of the sample."""
         keys = np.concatenate([self._keys, self._rng.random(shape_of(rows)[0])])
         chosen = np.arange(len(keys))
         if len(keys) > self.count:
@@ -387,8 +392,8 @@ class ReservoirSample:
         self._kept = kept
 
     def rows(self) -> Rows:
-        """Return the sample of the rows added so far (at most `count`, d), in the order in which they were added. At
-        least one block must have been added."""
+        """Return the sample of the rows that were added so far, (k, d) for k rows, in the order in which the rows were
+        added. At least one block must have been added."""
         assert self._kept is not None
         return self._kept
 
@@ -415,8 +420,8 @@ class NeighbourText(WeightedMap):
     def build(cls, blocks: Iterable[ViewBlock], neighbours: int) -> "NeighbourText":
         """Build the map of an image to the mean text vector of its nearest auxiliary images.
 
-        `blocks` has the auxiliary pairs, in at least one block. If an auxiliary image has several texts, their vectors
-        are summed. `neighbours` is k. The weight of the map is 1.
+        `blocks` yields the auxiliary pairs, in at least one block. If an auxiliary image has several texts, the vectors
+        of these texts are summed. `neighbours` is k. The weight of the map is 1.
         """
         galleries = []
         texts = []

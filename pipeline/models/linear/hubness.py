@@ -1,10 +1,10 @@
 """Hubness correction: the methods, and the choice of a method and its parameters on dev.
 
-A hub is an item that is near many queries, so that it ranks above the items that the queries mean. The correction turns
-the score s(q, g) of a query q and an item g of the gallery into s(q, g) - b(g). The bias b(g) is measured once, with
-queries q' from a *bank* of training pairs (querybank normalisation, Bogolin et al. 2022). A corrected score therefore
-depends only on its query and its item, and corrected vectors are indexed like any other vectors (`corrected.py`).
-Images are the gallery for sentences, and sentences are the gallery for images.
+A hub is an item that is near many queries, so that it ranks above the right items of these queries. The correction
+turns the score s(q, g) of a query q and an item g of the gallery into s(q, g) - b(g). The bias b(g) is measured once,
+with queries q' from a *bank* of training pairs (querybank normalisation, Bogolin et al. 2022). A corrected score
+therefore depends only on its query and its item, and corrected vectors are indexed like any other vectors
+(`corrected.py`). Images are the gallery for sentences, and sentences are the gallery for images.
 
 Each method is a function that yields, for each trial, the `Term`s whose sum is b. `Bank.measure` computes the sum of
 the terms: for dev when the correction is chosen (`choose_correction`), and later for all items that are embedded. The
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
     from pipeline.config.models import HubnessSettings
 
 BankItems: TypeAlias = "Items | Tensor"
-"""The embeddings of n images or of n sentences: an array (n, c) or a tensor (n, c) on a device if each item has one
-vector, or MultiVectors if each item has several."""
+"""The embeddings of n images or of n sentences: an array (n, c), or a tensor (n, c) on a device, if each item has one
+vector, and MultiVectors if each item has several vectors."""
 Scores: TypeAlias = "np.ndarray | Tensor"
 
 SIDES = {"images": "sentence_to_image", "sentences": "image_to_sentence"}
-"""Side of the gallery, `images` or `sentences` -> the direction of search in which this side is ranked, so that only
-the biases of this side change the ranks."""
+"""Side, `images` or `sentences` -> the direction of search in which the items of this side are ranked. In this
+direction, only the biases of this side change the ranks."""
 SINKHORN_ROUNDS = 10
 """Number of rounds of Sinkhorn's iteration, as in Pan et al. 2025. A round balances the rows and then the columns."""
 LOWEST_EXPONENT = -80.0
-"""Smallest exponent of a pair in Sinkhorn's iteration. Smaller exponents are raised to this number, so that no
+"""Smallest exponent in the matrix of Sinkhorn's iteration. Smaller exponents are raised to this number, so that no
 exponential vanishes in float32."""
 
 
@@ -48,7 +48,7 @@ class Term(NamedTuple):
 
     The statistic `nearest` is the mean of the k greatest scores, where k is the `parameter`. The statistic `balanced`
     is log(mean of exp(beta (s - a(q')))) / beta, where the mean is over all q', s is the item's score with q', beta is
-    the `parameter`, and a(q') is the number of q' in the `balance` of the bank.
+    the `parameter`, and a(q') is the number of q' in the `balance` of the bank for the side of the item.
     """
 
     weight: float
@@ -66,10 +66,10 @@ def mean_of_nearest(grid: "HubnessSettings", deviation: float) -> Trials:
     """Yield the trials of the bias b(g) = w r(g) of an item g, for each weight w of `grid` except 0 and for each k.
 
     r(g) is the mean of the k greatest scores s(q', g) with the queries q' of the bank, and the corrected score of a
-    query q is s(q, g) - b(g). With w = 1/2 and the same k in both directions, it ranks items like
+    query q is s(q, g) - b(g). With w = 1/2 and the same k in both directions, the corrected score ranks items like
     2 s(q, g) - r(q) - r(g) (Conneau et al. 2018, section 2.3), because r(q) is constant for a query. Nearest neighbour
-    normalisation (Chowdhury et al. 2024) chooses w (there alpha) and k for each direction. `deviation`, which the other
-    methods of METHODS need, is not used.
+    normalisation (Chowdhury et al. 2024) chooses w (there alpha) and k for each direction. `deviation`, which
+    `sinkhorn` needs, is not used.
     """
     for weight, k in itertools.product(filter(None, grid.weight), grid.neighbours):
         yield {"weight": weight, "neighbours": k}, [Term(weight, "nearest", k)]
@@ -80,10 +80,11 @@ def sinkhorn(grid: "HubnessSettings", deviation: float) -> Trials:
     each sharpness of `grid`.
 
     s(q', g) is the score of the item with a query q' of the bank. beta is the sharpness divided by `deviation`, the
-    standard deviation of the scores between items and queries of the bank. The numbers a(q') balance the matrix of the
-    exponentials exp(beta s) between the queries and the gallery of the bank, so that the sums of its rows are nearly
-    equal, and so are the sums of its columns. This is dual bank Sinkhorn normalisation (Pan et al. 2025), but there the
-    matrix also contains the gallery that is searched.
+    standard deviation of the scores of the dev items with the queries of the bank. The numbers a(q') come from
+    Sinkhorn's iteration, which balances the matrix of the exponentials exp(beta s) between the gallery and the queries
+    of the bank, until all rows have nearly equal sums and all columns have nearly equal sums. This is dual bank
+    Sinkhorn normalisation (Pan et al. 2025), except that the matrix of the paper also contains the gallery that is
+    searched.
     """
     for sharpness in grid.sharpness:
         yield {"sharpness": sharpness}, [Term(1.0, "balanced", sharpness / deviation)]
@@ -94,19 +95,20 @@ METHODS: dict[str, Callable[["HubnessSettings", float], Trials]] = {
     "nnn": mean_of_nearest,
     "sinkhorn": sinkhorn,
 }
-"""Name of a method of hubness correction -> a function from the settings with the values to try, and the standard
-deviation of the scores, to the trials. `csls` and `nnn` have the same trials. `choose_correction` chooses one trial for
-both directions of search for `csls`, and one trial for each direction for `nnn`."""
+"""Name of a method of hubness correction -> the function that yields its trials. The arguments of the function are the
+settings with the values to try, and the standard deviation of the scores. `csls` and `nnn` have the same trials, of
+which `choose_correction` chooses one for both directions of search for `csls`, and one for each direction for `nnn`."""
 
 
 @dataclass(frozen=True)
 class Bank:
     """Embedded training `images` and `sentences`, with which biases are measured.
 
-    `comparison` says how an image and a sentence are scored. The items are unit vectors, (a, c) and (b, c), or have
-    several vectors each. The biases of sentences are measured with `images`. The biases of images are measured with
-    `queries`, which are embedded texts without images, such as logged text queries, or with `sentences` if `queries`
-    is None. `balance` has the numbers a(q') for each side with a `balanced` term, side -> (q,).
+    `comparison` says how an image and a sentence are scored. `images` (a, c) and `sentences` (b, c) are unit vectors,
+    or have several vectors each. The biases of sentences are measured with `images`. The biases of images are measured
+    with `queries`, or with `sentences` if `queries` is None. `queries` are embedded texts without images, such as
+    logged text queries. `balance` maps each side that has a `balanced` term to the numbers a(q') (q,) of the queries
+    for this side.
     """
 
     images: BankItems
@@ -117,7 +119,8 @@ class Bank:
 
     def scores(self, side: str, items: BankItems) -> Scores:
         """Score n `items` of a side, `images` or `sentences`, with the q items of the bank that are the queries for
-        this side: its images for `sentences`, and its queries or sentences for `images`. Return (n, q)."""
+        this side: the bank's images for `sentences`, and the bank's queries or sentences for `images`. Return (n,
+        q)."""
         if side == "sentences":
             return _compare(self.images, items, self.comparison).T
         return _compare(items, self.sentences if self.queries is None else self.queries, self.comparison)
@@ -129,8 +132,8 @@ class Bank:
         Return (n,) float32, as a tensor if the items are tensors and there are terms, and otherwise as an array.
         Without terms, all biases are 0.
 
-        `with_queries` is the result of `scores` for the items if it has been computed already. A `balanced` term needs
-        the balance of the side (see `balanced`).
+        `with_queries` is the result of `scores` for the items, or None if the method must compute these scores. If
+        there is a `balanced` term, the bank must have a balance for the side, which the method `balanced` computes.
         """
         if not terms:
             return np.zeros(len(items), np.float32)
@@ -147,15 +150,15 @@ class Bank:
         return float(term.weight) * log_mean_exp(scores - self.balance[side], term.parameter)
 
     def balanced(self, terms: Mapping[str, Sequence[Term]]) -> "Bank":
-        """Return a copy of this bank that has a `balance` for each side with a `balanced` term in `terms`, side ->
-        terms. Balances that the bank has already are kept and not computed again."""
+        """Return a copy of this bank that has a balance for each side with a `balanced` term. `terms` maps a side to
+        its terms. The balances that this bank has already are kept and not computed again."""
         betas = {side: term.parameter for side in terms for term in terms[side] if term.statistic == "balanced"}
         missing = {side: self._balance(side, beta) for side, beta in betas.items() if side not in self.balance}
         return replace(self, balance={**self.balance, **missing})
 
     def _balance(self, side: str, beta: float) -> np.ndarray:
-        """Compute the numbers a(q') (q,) float32 of the queries for a side, by Sinkhorn's iteration on the scores of
-        these queries with the bank's own items of this side.
+        """Compute the numbers a(q') (q,) float32 of the bank's queries for a side, by Sinkhorn's iteration on the
+        scores of these queries with the bank's items of this side.
 
         `beta` is the parameter of the `balanced` term. The mean of the numbers is 0.
         """
@@ -182,11 +185,8 @@ def _compare(images: BankItems, sentences: BankItems, comparison: Comparison) ->
 
 
 def mean_of_greatest(scores: Scores, k: int) -> Scores:
-    """Average the k greatest values of each row of `scores` (n, b). Return (n,) float32, as an array or a tensor like
-    `scores`.
-
-    If b is less than k, all values of a row are averaged.
-    """
+    """Average the k greatest values of each row of `scores` (n, b), or all b values if b is less than k. Return (n,) as
+    an array float32, or as a tensor if `scores` are a tensor."""
     k = min(k, scores.shape[1])
     if isinstance(scores, np.ndarray):
         return np.partition(scores, -k, axis=1)[:, -k:].mean(axis=1, dtype=np.float32)
@@ -195,7 +195,8 @@ def mean_of_greatest(scores: Scores, k: int) -> Scores:
 
 def log_mean_exp(scores: Scores, beta: float) -> Scores:
     """Compute log(mean of exp(beta s)) / beta for each row of `scores` (n, b), where the mean is over the scores s of
-    the row. Return (n,) float32, as an array or a tensor like `scores`. The exponentials do not overflow."""
+    the row. Return (n,), as a tensor if `scores` are a tensor, and otherwise as an array. The exponentials do not
+    overflow."""
     if isinstance(scores, np.ndarray):
         greatest = scores.max(axis=1, keepdims=True)
         exponentials = np.exp((scores - greatest) * np.float32(beta))
@@ -206,17 +207,18 @@ def log_mean_exp(scores: Scores, beta: float) -> Scores:
 def choose_correction(
     method: str, bank: Bank, images: Items, sentences: Items, owners: np.ndarray, grid: "HubnessSettings"
 ) -> tuple[dict[str, list[Term]], dict[str, Any]]:
-    """Choose a hubness correction on the embeddings of the n images and m sentences of dev. Return its terms, side ->
-    terms, and a log of the choice as JSON values.
+    """Choose a hubness correction on the embeddings of the n images and m sentences of dev. Return the terms of the
+    correction, side -> terms, and a log of the choice as JSON values.
 
     Sentence j belongs to image `owners[j]`. The biases are measured with `bank`, and `grid` has the values of the
     parameters to try. `method` is a name in METHODS, `none`, or `auto`. `auto` tries all methods except `csls`, because
     `nnn` tries the same values. The first trial is always no correction, which has no terms. For each direction of
-    search, the trial with the greatest sum of recall@1, @5 and @10 in this direction is chosen. `csls` instead takes
-    the same trial for both directions, by the sum of both. Among equal trials, the first is chosen.
+    search, the trial with the greatest sum of recall@1, @5 and @10 in this direction is chosen. The method `csls`
+    instead takes one trial for both directions, the trial with the greatest sum of all six recalls. Among equal trials,
+    the first is chosen.
 
-    In the log, `chosen` describes the trial of each side and has the recall sums that the correction reaches, and
-    `trials` has all trials, sorted so that the trials with the greatest `recall_sum` are first.
+    In the log, `chosen` describes the chosen trial of each side, and has the recall sums in percent that the correction
+    reaches. `trials` has all trials, the greatest `recall_sum` first.
     """
     scores = score(images, sentences, bank.comparison)
     dev = {"images": _DevSide(bank, "images", images), "sentences": _DevSide(bank, "sentences", sentences)}
@@ -239,8 +241,8 @@ def choose_correction(
 class Trial(NamedTuple):
     """A trial on dev: a method with one value for each of its parameters.
 
-    `log` has its method and its parameters, to which `choose_correction` adds the sums of recalls. `terms` has the
-    terms of the bias for each side, `images` and `sentences`.
+    `log` has the method and the parameters, and `choose_correction` adds the sums of recalls. `terms` has the terms of
+    the bias for each side, `images` and `sentences`.
     """
 
     log: dict[str, Any]
@@ -258,14 +260,16 @@ def _trials(method: str, grid: "HubnessSettings", image_deviation: float, senten
 
 
 def _describe_trial(log: Mapping[str, str | float]) -> str:
-    """Describe the method and the parameters of a trial, given its `log`, such as `nnn, weight 0.5, neighbours 10`."""
+    """Describe the method and the parameters of the trial with this `log` in a text such as `nnn, weight 0.5,
+    neighbours 10`."""
     named = [f"{key} {log[key]:g}" for key in ("weight", "neighbours", "sharpness") if key in log]
     return ", ".join([str(log["method"]), *named])
 
 
 class _DevSide:
-    """The dev `items` of one side, for whose biases several trials are made. A statistic with an equal parameter is
-    measured only once. `deviation` is the standard deviation of the items' scores with the queries of the bank."""
+    """The dev `items` of one side, whose biases are computed for many trials. Trials with the same statistic and
+    parameter share one measurement. `deviation` is the standard deviation of the items' scores with the queries of the
+    bank."""
 
     def __init__(self, bank: Bank, side: str, items: Items) -> None:
         self.bank = bank
@@ -277,7 +281,7 @@ class _DevSide:
 
     def bias(self, terms: Sequence[Term]) -> np.ndarray:
         """Compute the bias of each of the n items of this side of dev, which is the sum of the `terms`, or 0 without
-        terms. Return (n,) float32. Each term is measured once and kept for later calls."""
+        terms. Return (n,) float32. The statistic of a term is kept for later calls."""
         total = np.zeros(len(self.items), np.float32)
         for term in terms:
             alone = term._replace(weight=1.0)

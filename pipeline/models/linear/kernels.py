@@ -1,5 +1,5 @@
-"""Kernel CCA, the registered model `kcca`. It is exact if all training rows are landmarks. If there are more rows, it
-is approximated by Nystroem's method."""
+"""Kernel CCA, the registered model `kcca`. The result is exact if all training rows are landmarks. If there are more
+rows, Nystroem's method approximates the kernels."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
@@ -21,17 +21,17 @@ from pipeline.models.linear.views import Rows, is_sparse, one_matrix, shape_of, 
 GAMMA = 0.5
 """Gamma of the kernels rbf and laplacian, in units of 1 / (total variance of the view). Other kernels have no gamma."""
 MAX_LANDMARKS = 2000
-"""Maximum number of landmarks of a view. Every row is compared with these training rows. If there are not more training
-rows than this, all rows are landmarks and the kernels are exact."""
+"""Maximum number of landmarks of a view. The landmarks are the training rows with which every row is compared. If there
+are at most this number of training rows, all of them are landmarks, and the kernels are exact."""
 
 
 class KernelFeatures:
     """The map of a row to the feature space of a kernel: k(row, landmarks) K^-1/2, with m columns.
 
-    The inner products of mapped landmarks are the values of the kernel, and the inner products of other mapped rows
-    approximate them. `landmarks` are (m, D), dense or sparse. `normalization` (m, m) is K^-1/2, where K is the kernel
-    of the landmarks among themselves. `kernel` is the name of a kernel k in scikit-learn, and `gamma` is its parameter,
-    or None for a kernel without this parameter. The m new columns replace the columns of the view.
+    The inner product of two mapped landmarks is the value of their kernel. The inner products of other mapped rows
+    approximate the values of the kernel. `landmarks` are (m, D), dense or sparse. `normalization` (m, m) is K^-1/2,
+    where K has the kernels of all pairs of landmarks. `kernel` is the name of a kernel k in scikit-learn, and `gamma`
+    is its parameter, or None for a kernel without this parameter. The m new columns replace the columns of the view.
     """
 
     kind: ClassVar[str] = "kernel"
@@ -48,12 +48,12 @@ class KernelFeatures:
     def fit(
         cls, blocks: "Callable[[], Iterable[TextVectors]]", kernel: str, factor: float, count: int, seed: int
     ) -> "KernelFeatures":
-        """Draw `count` of the rows at random as landmarks, as `seed` decides, or take all rows if there are fewer.
-        Compute their normalisation, and return the map.
+        """Draw `count` of the training rows at random as landmarks, as `seed` decides, or take all rows if there are
+        fewer. Compute the normalisation of the landmarks, and return the map.
 
         `blocks()` is called twice and yields the training rows of one view in blocks. Gamma is `factor` divided by the
         total variance of the rows, and is used by the kernels `rbf` and `laplacian` only. Raises InputError if rows are
-        not finite, or if one of these two kernels is used and all rows are equal.
+        not finite, or if `kernel` is one of these two kernels and all rows are equal.
         """
         n, variance = _count_and_variance(blocks())
         uses_gamma = kernel in ("rbf", "laplacian")
@@ -102,18 +102,18 @@ class KernelCCA(NormalizedCCA):
     kernels.
 
     The views are mapped by KernelFeatures. If all training rows are landmarks, the mapped rows represent the training
-    data in these spaces exactly, and with fewer landmarks approximately. The solver and the grid are therefore the same
-    as for `ncca`. `score` names the comparison of an image and a sentence: `cosine` as in eq. 2 of Gong et al. 2014, or
-    inner products (`product`) or Euclidean distances (`distance`) as in Socher et al. 2014, section 5. Each comparison
-    has a class of its own, and this class has `cosine`.
+    data in these spaces exactly. With fewer landmarks, the representation is approximate. The solver and the grid are
+    therefore the same as for `ncca`. `score` names the comparison of an image and a sentence: `cosine` as in eq. 2 of
+    Gong et al. 2014, or inner products (`product`) or Euclidean distances (`distance`) as in Socher et al. 2014,
+    section 5. Each comparison has a class of its own, and this class is for `cosine`.
     """
 
     score: ClassVar[str] = "cosine"
 
     @classmethod
     def fit(cls, task: FitTask) -> Tuned:
-        """Fit models to the target pairs with the settings of the grid, and return the model that is best on dev, with
-        all trials. The class of the model follows from the setting `score`.
+        """Fit models to the target pairs with the settings of the grid. Return the model that is best on dev, and all
+        trials. The setting `score` decides the class of the model.
 
         The pairs are read block by block in five passes. Raises InputError if a view is constant or not finite, or if
         the views are uncorrelated.
@@ -171,7 +171,8 @@ SCORES = {model.score: model for model in (KernelCCA, ProductKernelCCA, Distance
 def _count_and_variance(blocks: "Iterable[TextVectors]") -> tuple[int, float]:
     """Count the rows of all blocks, and compute their total variance, which is the sum of the variances of all columns.
 
-    The variance is 0 if all rows are equal up to rounding, or if there are no rows. It is not finite if a row is not.
+    The variance is 0 if all rows are equal up to rounding, or if there are no rows. The variance is not finite if a row
+    has a value that is not finite.
     """
     n = 0
     mean = np.zeros(1)
@@ -200,7 +201,8 @@ def _double(block: "TextVectors") -> "TextVectors":
 
 
 def _pick_rows(blocks: "Iterable[TextVectors]", numbers: np.ndarray) -> Rows:
-    """Return the rows with the ascending row numbers `numbers` (k,), counted from 0 over all blocks, as float64."""
+    """Return the rows with the `numbers` (k,) as float64. The numbers are in ascending order, and count the rows of all
+    blocks together from 0."""
     start = 0
     picked = []
     for block in blocks:

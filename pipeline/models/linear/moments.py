@@ -3,8 +3,8 @@
 Most linear models are computed from moments alone. A pair is an image x (D values) and one of its sentences y (d
 values). X has one row per image, although an image may have several sentences. Therefore X'X weights each row with the
 number of sentences of the image, and X'Y uses the sum of the sentences' vectors. The products are sums over the pairs,
-not means. They are centred about the means of the pairs, so that single precision suffices even if a mean is large.
-When moments are added or subtracted, the products are corrected for the difference of the means.
+not means. The products are centred about the means of the pairs, so that single precision suffices even if a mean is
+large. When moments are added or subtracted, the products are corrected for the difference of the means.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,17 +17,17 @@ import numpy as np
 from pipeline.errors import InputError
 
 BLOCK_ROWS = 4096
-"""Maximum number of images in one block of pairs whose products are summed at once. It is large enough for fast
-products, and small enough for sums in single precision."""
+"""Maximum number of images in one block of pairs whose products are summed at once. A block of this size is large
+enough for fast products, and small enough for sums in single precision."""
 SHIFT_ROWS = 512
-"""Number of first rows whose mean is the provisional mean, about which dense columns are centred while products are
-summed. Also the number of rows in one task of a thread that subtracts this mean."""
+"""Number of rows at the beginning of the first block whose mean is the provisional mean. Dense columns are centred
+about this mean while products are summed. A thread that subtracts the mean gets this number of rows at a time."""
 MAX_DOUBLE_PRECISION_COLUMNS = 1024
-"""Maximum number of columns of both views together for moments in double precision, which are cheap up to this size.
-Moments of more columns are in single precision."""
+"""Maximum number of columns of both views together for which moments are in double precision, which is cheap up to this
+size. Moments of more columns are in single precision."""
 ROUNDING = 1e-6
-"""Greatest root mean square correlation between columns of x and y that `require_correlation` takes for rounding. For
-this check, variances below this share of the greatest variance of a view are raised to this share."""
+"""Greatest root mean square correlation between columns of x and y that `require_correlation` treats as a rounding
+error. For this check, variances below this share of the greatest variance of a view are raised to this share."""
 TILE = 256
 """Number of rows of a matrix that are mirrored or added at a time, so that no second matrix is needed in memory."""
 
@@ -38,8 +38,8 @@ class Moments:
 
     `n` is the sum of the weights, which is the number of pairs if all weights are 1. The products are weighted sums
     over the pairs, so `xx / n` is a covariance. Moments can be added, subtracted (to leave out some pairs), scaled, and
-    restricted to some columns. These methods change no moments, except `absorb`, but the result may share arrays with
-    an operand. Joint training with auxiliary rows that are scaled by beta uses
+    restricted to some columns. Only the method `absorb` may overwrite the moments on which it is called. The results of
+    all methods may share arrays with the operands. Joint training with auxiliary rows that are scaled by beta uses
     `target + auxiliary.scaled(beta**2)`.
     """
 
@@ -60,8 +60,8 @@ class Moments:
         return self._combine(other, +1)
 
     def absorb(self, other: "Moments") -> "Moments":
-        """Return the same moments as `self + other`. To save memory, the sum may overwrite the arrays of `self`, so
-        `self` must not be used afterwards. `other` is not changed."""
+        """Return the moments `self + other`. To save memory, the sum may overwrite the arrays of `self`, so `self` must
+        not be used afterwards. `other` is not changed."""
         return self._combine(other, +1, (self.xx, self.xy, self.yy))
 
     def __sub__(self, other: "Moments") -> "Moments":
@@ -75,13 +75,14 @@ class Moments:
         return Moments(self.n * weight, self.mean_x, self.mean_y, *blocks)
 
     def select_x(self, columns: np.ndarray) -> "Moments":
-        """Return the moments for the `columns` of x with these numbers (k,), such as the columns of one encoder."""
+        """Return the moments for some columns of x. `columns` (k,) are their numbers in the new order, such as the
+        columns of one encoder."""
         xx, xy = (np.ascontiguousarray(part) for part in (self.xx[columns][:, columns], self.xy[columns]))
         return replace(self, mean_x=self.mean_x[columns], xx=xx, xy=xy)
 
     def select_y(self, columns: np.ndarray) -> "Moments":
-        """Return the moments for the `columns` of y with these numbers (k,), such as the columns of one text encoder,
-        or of a smaller vocabulary."""
+        """Return the moments for some columns of y. `columns` (k,) are their numbers in the new order, such as the
+        columns of one text encoder or of a smaller vocabulary."""
         xy, yy = (np.ascontiguousarray(part) for part in (self.xy[:, columns], self.yy[columns][:, columns]))
         return replace(self, mean_y=self.mean_y[columns], xy=xy, yy=yy)
 
@@ -119,8 +120,8 @@ class Moments:
     def require_correlation(self) -> None:
         """Raise InputError if no model can be fitted to the moments.
 
-        This is so if there are fewer than two pairs, if a view has values that are not finite, if a view is constant up
-        to rounding, or if the views are uncorrelated up to rounding.
+        No model can be fitted if there are fewer than two pairs, if a view has values that are not finite, if a view is
+        constant up to rounding, or if the views are uncorrelated up to rounding.
         """
         if self.n < 2:
             raise InputError(
@@ -188,13 +189,13 @@ class Moments:
 
 @dataclass(frozen=True)
 class Expansion:
-    """A linear map of a view x (D values). With `keep` it gives [x, xA], otherwise xA, where A is `matrix` (D, p)."""
+    """A linear map of a view x (D values) to [x, xA] if `keep` is true, and otherwise to xA. A is `matrix` (D, p)."""
 
     matrix: np.ndarray
     keep: bool
 
     def rows(self, block: np.ndarray) -> np.ndarray:
-        """Compute E' block (D', k) for `block` (D, k), where E = [I, A] with `keep`, and otherwise E = A."""
+        """Compute E' block (D', k) for `block` (D, k), where E (D, D') is [I, A] if `keep` is true, and otherwise A."""
         new = self.matrix.T @ block
         return np.concatenate([block, new]) if self.keep else new
 
@@ -210,7 +211,8 @@ def _shifted_sum(
 ) -> np.ndarray:
     """Compute mine + sign * (theirs + left right') tile by tile, where left right' is an outer product.
 
-    The result is written to the array `into`, which may be `mine`, or to a new array if `into` is None. It is returned.
+    The result is written to the array `into`, which may be `mine`, or to a new array if `into` is None. This array is
+    returned.
     """
     into = np.empty_like(mine) if into is None else into
     for start in range(0, len(mine), TILE):
@@ -224,8 +226,8 @@ def _shifted_sum(
 
 
 def sum_moments(parts: Iterable[Moments]) -> Moments:
-    """Return the sum of `parts`, of which there must be at least one. Each part is added to the sum of the parts before
-    it, so an iterator that reads the parts need not hold all of them in memory."""
+    """Return the sum of `parts`, of which there must be at least one. Each part is added to the sum of the earlier
+    parts, so an iterator that reads the parts from disk needs to hold only one part in memory."""
     return reduce(add, parts)
 
 

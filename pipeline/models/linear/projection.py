@@ -41,9 +41,10 @@ the diagonal blocks. There lambda = 1 + rho.
 class Directions:
     """The directions of two views: `w` (D, c) for images and `u` (d, c) for sentences, with the best columns first.
 
-    `values` (c,) has a number for each direction. In the result of a CCA solver these are the canonical correlations.
-    In a fitted model they are the eigenvalues, which are the correlations plus a number in EIGENVALUES. Ridge
-    regression has variances, Procrustes has covariances, and Wsabie and ASIF, whose columns have no order, have ones.
+    `values` (c,) has a number for each direction. In the result of a CCA solver, the values are the canonical
+    correlations. In a fitted CCA model, they are the eigenvalues, which are the correlations plus a number in
+    EIGENVALUES. The values are variances for ridge regression, covariances for Procrustes, and ones for Wsabie and
+    ASIF, whose columns have no order.
     """
 
     w: np.ndarray
@@ -56,8 +57,8 @@ class Directions:
 
 
 class Solver(Protocol):
-    """The closed-form solution of a linear model on one set of moments, which `solve` computes for any pair of
-    ridges."""
+    """The closed-form solution of a linear model on one set of moments. `solve` computes the solution for any pair of
+    ridges, and may be called many times."""
 
     def __init__(self, moments: "Moments") -> None: ...
 
@@ -77,9 +78,10 @@ class LinearModel:
     `directions.w` (D, c), and U is `directions.u` (d, c). `view` and `text` normalise the stored vectors to x and y. If
     the model has `maps`, x and y are the mapped views.
 
-    A subclass sets its `solver` and its `metric`. It also says whether its solver uses the text ridge
-    (`uses_text_ridge`), whether `finish` uses the power of the eigenvalues (`uses_eigenvalue_power`), and whether
-    settings are chosen on dev by the mean rank (`by_mean_rank`) instead of by the recall sum.
+    A subclass sets its `metric` and, if it is fitted to moments, its `solver`. A subclass also says whether the solver
+    uses the text ridge (`uses_text_ridge`), whether `finish` uses the power of the eigenvalues
+    (`uses_eigenvalue_power`), and whether settings are chosen on dev by the mean rank instead of by the recall sum
+    (`by_mean_rank`).
     """
 
     solver: ClassVar[type[Solver]]
@@ -112,7 +114,7 @@ class LinearModel:
         self._projections: Projections | None = None
 
     def to(self, device: "torch.device") -> Self:
-        """Embed on `device` with PyTorch from now on, and return this model, not a copy.
+        """Make this model embed on `device` with PyTorch from now on, and return the model itself, not a copy.
 
         If a feature map needs NumPy, the model is not changed and still embeds on the CPU.
         """
@@ -141,16 +143,18 @@ class LinearModel:
         return self.text.encoders
 
     def embed_images(self, features: Features, regions: "RegionSource | None" = None) -> np.ndarray:
-        """Embed the n images of `features`, encoder -> (n, its dim), as (n, c) float32. `regions` are not read. Raises
-        IntegrityError if an encoder of the model is missing or its features have another shape."""
+        """Embed the n images of `features`, encoder -> array (n, dimensions of the encoder). Return (n, c) float32.
+        `regions` are not read. Raises IntegrityError if an encoder of the model is missing or its features have another
+        shape."""
         if self._projections:
             return self._finish(self._projections.images(features))
         columns = mapped_columns(self.view.stack(features), self.maps.image)
         return self._finish(project(columns, self.mean_x, self.directions.w))
 
     def embed_sentences(self, sentences: "Sentences") -> np.ndarray:
-        """Embed n `sentences`, text encoder -> (n, its dim), sparse or dense, as (n, c) float32. Raises IntegrityError
-        if a text encoder of the model is missing or its vectors have another shape."""
+        """Embed n `sentences`, text encoder -> sparse or dense vectors (n, dimensions of the encoder). Return (n, c)
+        float32. Raises IntegrityError if a text encoder of the model is missing or its vectors have another shape, and
+        TypeError if `sentences` is not such a mapping."""
         y = self.text.stack(require_vectors(sentences))
         if self._projections:
             return self._finish(self._projections.sentences(y))
@@ -182,13 +186,14 @@ def unit_rows(rows: np.ndarray) -> np.ndarray:
 
 
 def column_signs(matrix: np.ndarray) -> np.ndarray:
-    """Return the sign, 1 or -1, of the entry with the greatest absolute value in each column of `matrix` (D, c), as
-    (c,). Solvers multiply by it, so that the signs of directions do not depend on the machine."""
+    """Return for each column of `matrix` (D, c) the sign of the entry with the greatest absolute value, as (c,). A sign
+    is 1 or -1, or 0 for a column of zeros. Solvers multiply directions by these signs, so that the directions do not
+    depend on the machine."""
     return np.sign(matrix[np.abs(matrix).argmax(axis=0), np.arange(matrix.shape[1])])
 
 
 class UnitProjections:
-    """A base class, besides LinearModel, of models whose embeddings are projections of unit length, compared by
+    """A second base class, besides LinearModel, of models whose embeddings are projections of unit length, compared by
     cosine."""
 
     metric: str = "inner_product"
@@ -204,8 +209,8 @@ class WordStart:
     """A fitted `ncca` and the words of its text view, from which a neural model takes its initial weights.
 
     `terms` (V + 1, d) has one row for each of the V words of the token vocabulary: the vector that the word adds to the
-    vector of a sentence before any normalisation, times a factor for each text encoder that `of` explains. The last row
-    is zero and belongs to the unknown word.
+    vector of a sentence before any normalisation. The columns of each text encoder are multiplied by a factor, which
+    the method `of` explains. The last row is zero and belongs to the unknown word.
     """
 
     model: LinearModel
@@ -221,10 +226,10 @@ class WordStart:
         `words` are the V words of the token vocabulary, followed by an empty text for the unknown word. `texts` are
         training sentences.
 
-        The vector of a sentence is normalised separately in the block of each text encoder, but the sum of the vectors
-        of its words is not. Therefore the block of each text encoder but the first is multiplied by a factor. The ratio
-        between the root mean square length of summed words and the root mean square length of sentences, measured on
-        `texts`, is then the same in all blocks.
+        A block is the columns of one text encoder in a vector. The vector of a sentence is normalised separately in
+        each block, but the sum of the vectors of the words of the sentence is not. Therefore all blocks except the
+        first are multiplied by a factor each. The ratio between the root mean square length of the sums of words and
+        the root mean square length of the sentences, measured on `texts`, is then the same in all blocks.
         """
         blocks = []
         factors = []

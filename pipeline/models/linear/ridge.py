@@ -2,7 +2,7 @@
 
 `ridge` and `ridge-cosine` map images to the principal directions of the text. `procrustes` is an orthogonal map from
 the image view to the text view. A map between two encoders turns the features of one image encoder into features of
-another, so that photos need not be encoded again.
+another image encoder, so that photos need not be encoded again.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 
 def add_ridge(block: np.ndarray, ridge: float) -> np.ndarray:
-    """Add `ridge` times the mean of the diagonal of `block` (D, D) to its diagonal, in place, and return `block`."""
+    """Add a ridge to the diagonal of `block` (D, D) in place, and return `block`. The ridge is the relative `ridge`
+    times the mean of the diagonal."""
     block[np.diag_indices_from(block)] += ridge * np.trace(block) / len(block)
     return block
 
@@ -38,15 +39,16 @@ class RidgeSolver:
     """
 
     def __init__(self, moments: Moments) -> None:
-        """Store the moments. Raises InputError for fewer than two pairs, and for views that are constant, uncorrelated
-        or not finite."""
+        """Store the moments. Raises InputError if the moments have fewer than two pairs or values that are not finite,
+        if a view is constant, or if the views are uncorrelated."""
         moments.require_correlation()
         self.moments = moments
         self._principal: tuple[np.ndarray, np.ndarray] | None = None
 
     def solve(self, image_ridge: float, text_ridge: float, dimensions: int) -> Directions:
-        """Compute the `dimensions` directions with the greatest variance of Y, or d if there are fewer. `text_ridge` is
-        not used. Raises InputError if Cxx with `image_ridge`, relative to its mean diagonal, is singular."""
+        """Compute the `dimensions` directions with the greatest variance of Y, or all d directions if d is smaller.
+        `image_ridge` is relative to the mean of the diagonal of Cxx, and `text_ridge` is not used. Raises InputError if
+        Cxx is singular although the ridge is added."""
         u, variances = self._principal_directions(dimensions)
         cxx = add_ridge(self.moments.xx / self.moments.n, image_ridge)
         try:
@@ -79,10 +81,9 @@ class RidgeRegression(MomentsModel):
 
 
 class CosineRidge(UnitProjections, RidgeRegression):
-    """The registered model `ridge-cosine`: ridge regression from images to the text vectors, compared by the cosine of
-    xW and yU instead of their distance. x and y are a centred image and a centred text vector. U has the directions
-    with the greatest variance of the text vectors, and W is the ridge regression from images to their products with
-    U."""
+    """The registered model `ridge-cosine`: ridge regression from images to text vectors, compared by the cosine of xW
+    and yU, where x is a centred image and y is a centred text vector. W and U are the same as in RidgeRegression,
+    which compares by distance instead."""
 
 
 class ProcrustesSolver:
@@ -94,16 +95,16 @@ class ProcrustesSolver:
     """
 
     def __init__(self, moments: Moments) -> None:
-        """Compute the singular value decomposition of X'Y. Raises InputError for fewer than two pairs, and for views
-        that are constant, uncorrelated or not finite."""
+        """Compute the singular value decomposition of X'Y. Raises InputError if the moments have fewer than two pairs
+        or values that are not finite, if a view is constant, or if the views are uncorrelated."""
         moments.require_correlation()
         w, values, u = scipy.linalg.svd(moments.xy / moments.n, full_matrices=False, check_finite=False)
         signs = column_signs(w)
         self._directions = Directions(w * signs, u.T * signs, values)
 
     def solve(self, image_ridge: float, text_ridge: float, dimensions: int) -> Directions:
-        """Return the `dimensions` directions with the greatest covariance, or all if there are fewer. The ridges are
-        not used."""
+        """Return the `dimensions` directions with the greatest covariance, or all directions if there are fewer. The
+        ridges are not used."""
         return self._directions.first(dimensions)
 
 
@@ -132,7 +133,7 @@ fitted to the other folds."""
 RIDGES = (1e-2, 1e-1, 1.0, 10.0, 100.0)
 """Ridges that `fit_encoder_map` tries by default, relative to the mean variance of a feature of x."""
 MIN_PHOTOS = 50
-"""Minimum number of photos from which a map between encoders is fitted. With fewer, `fit_encoder_map` raises
+"""Minimum number of photos from which a map between encoders is fitted. For fewer photos, `fit_encoder_map` raises
 InputError."""
 
 
@@ -141,11 +142,11 @@ class EncoderMap:
     """A linear map from the features x of one encoder to the features y of another: y = mean_y + (x - mean_x) W.
 
     W is `weight` (D, d) = (X'X + lambda I)^-1 X'Y for the n photos of the fit, where lambda is the relative `ridge`
-    times n times the mean variance of x. If no feature of an encoder is negative, the square roots of its features are
-    mapped instead, because models read square roots too. `roots` says for x and for y whether square roots are used.
-    The means, W and `loss` are then computed from the square roots. `loss` is the unexplained share of the variance of
-    y, 0 for a perfect map, if each fold is predicted from the other folds. `ridge` has the smallest loss of the ridges
-    that were tried.
+    times n times the mean variance of x. `roots` has a truth value for x and a truth value for y. If the value for x is
+    true, x in these equations is the square roots of the features, because models read square roots too. The value for
+    y means the same for y, also in `loss`. `loss` is the share of the variance of y that is not explained when each
+    fold is predicted from the other folds, and is 0 for a perfect map. `ridge` is the tried ridge with the smallest
+    loss.
     """
 
     weight: np.ndarray
@@ -156,8 +157,8 @@ class EncoderMap:
     loss: float
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
-        """Map the features x (n, D) float32 of n photos by the one encoder to features of the other encoder, (n, d)
-        float32. Square roots are taken and undone here, so both are plain features."""
+        """Map the features x (n, D) float32 of n photos by the first encoder to features of the second encoder, (n, d)
+        float32. This method takes and undoes the square roots of `roots`, so x and the result are plain features."""
         y = (_take_roots(x, self.roots[0]) - self.mean_x) @ self.weight + self.mean_y
         return np.maximum(y, 0) ** 2 if self.roots[1] else y
 
@@ -173,11 +174,13 @@ def fit_encoder_map(
 ) -> EncoderMap:
     """Fit the map from x (n, D) to y (n, d), the float32 features of the same n photos by two encoders.
 
-    `seed` decides the division of the photos into folds, by which one of the `ridges` is chosen: the ridge with the
-    smallest loss. The map is then fitted to all photos. If `use_roots` is false, no square roots are used. `captioned`
-    has the features (k, D) of k more photos by the encoder of x, and for each of these photos the mean (k, d) of the
-    vectors of its captions, if y and captions share a space. The map is fitted to these k pairs as well, but they do
-    not change the choice of the ridge. If `captioned` is None, there are no such photos.
+    The photos are divided into folds, which `seed` decides, and the ridge of `ridges` with the smallest loss over the
+    folds is chosen. The map is then fitted to all photos. The square roots of the features of an encoder are used if
+    none of its features is negative, unless `use_roots` is false.
+
+    `captioned` can be given if y and caption vectors are in one space. It is a pair: the features (k, D) of k more
+    photos by the encoder of x, and for each of these photos the mean (k, d) of its caption vectors. The map is fitted
+    to these k pairs as well, but the choice of the ridge does not depend on them.
 
     Raises InputError for fewer than MIN_PHOTOS photos, and for features that are constant, uncorrelated or not finite.
     """

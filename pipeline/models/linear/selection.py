@@ -1,5 +1,5 @@
-"""Chooses which photos of a collection to caption first, from the features of the photos alone: photos that represent
-the collection."""
+"""Chooses the photos of a collection that should get captions first. The choice uses only the features of the photos,
+and prefers photos that represent the collection."""
 
 import heapq
 from collections.abc import Mapping
@@ -14,10 +14,10 @@ from pipeline.models.linear.projection import unit_rows
 DIRECTIONS = 64
 """Maximum number of principal directions of the features in which photos are compared."""
 MAX_COMPARED = 5000
-"""Maximum number of photos that are compared with each other, unless more photos than this are chosen."""
+"""Maximum number of photos that are compared with each other, unless more photos than this are to be chosen."""
 HELD_OUT_INTERVAL = 10
-"""One in HELD_OUT_INTERVAL of the photos to caption is drawn at random for dev, and as many for test. It is also the
-smallest number of photos that can be chosen."""
+"""Number by which the number of chosen photos is divided to get the size of dev, and also the size of test. At least
+this number of photos must be chosen, so that dev and test have a photo each."""
 
 
 class ChosenPhotos(NamedTuple):
@@ -32,14 +32,14 @@ class ChosenPhotos(NamedTuple):
 def choose_photos(
     views: Mapping[str, np.ndarray], count: int, seed: int = 0, captioned: np.ndarray | None = None
 ) -> ChosenPhotos:
-    """Choose `count` of n photos by their features `views`, encoder -> (n, D). A tenth of these, rounded down, is
-    for dev, a tenth for test, and the others are for train.
+    """Choose `count` of n photos by their features `views`, encoder -> (n, D). A tenth of the chosen photos, rounded
+    down, is for dev, a tenth is for test, and the others are for train.
 
     The features of each encoder are scaled to unit length, so that all encoders count equally. The photos for dev and
-    test are drawn at random, as `seed` decides, so that they represent the collection. The photos of the rows
-    `captioned` (m,) have captions already, and None stands for no such photos. They are not chosen, and the photos for
-    train are chosen to complement them. Raises UsageError if `count` is less than HELD_OUT_INTERVAL or greater than
-    n - m.
+    test are drawn at random, as `seed` decides, so that they represent the collection. The photos in the rows
+    `captioned` (m,) have captions already. These photos are not chosen, and the photos for train are chosen to
+    complement them. If `captioned` is None, no photo has captions. Raises UsageError if `count` is less than
+    HELD_OUT_INTERVAL or greater than n - m.
     """
     features = np.hstack([unit_rows(view.astype(np.float32)) for view in views.values()])
     known = np.zeros(0, np.int64) if captioned is None else captioned
@@ -59,17 +59,19 @@ def choose_photos(
 def choose_representatives(
     features: np.ndarray, count: int, seed: int = 0, known: np.ndarray | None = None
 ) -> np.ndarray:
-    """Choose `count` rows of the `features` (n, D) that represent all rows. Returns their row numbers (count,).
+    """Choose `count` rows of the `features` (n, D) that represent all rows. Return the row numbers (count,) in the
+    order of the choice. `count` must be at most n.
 
     Let z be the projections of the centred features on the DIRECTIONS leading principal directions. The sum of
-    max(0, max over i in S of z_i'z_j) over all rows j says how well the chosen rows S represent the rows, which is a
-    facility location problem (Cornuejols, Fisher and Nemhauser 1977). A product, in place of a cosine, prefers rows far
-    from the mean. The greedy algorithm adds the row with the greatest gain in each step, so the result is in the order
-    of the choice. It only computes the gains of rows that can be the best (Minoux 1978).
+    max(0, max over i in S of z_i'z_j) over all rows j says how well the chosen rows S represent all rows. To maximise
+    this sum is a facility location problem (Cornuejols, Fisher and Nemhauser 1977). The product z_i'z_j, in place of a
+    cosine, prefers rows far from the mean. The greedy algorithm adds the row with the greatest gain in each step, and
+    computes only the gains of rows that can be the best (Minoux 1978).
 
-    If there are more than MAX_COMPARED rows, only a random sample is compared and chosen from, as `seed` decides. The
-    sample has MAX_COMPARED rows, or `count` rows if `count` is greater. `known` (m, D) are the features of further
-    rows, which count as members of S from the start. If m is greater than MAX_COMPARED, a random sample of them does.
+    If there are more than MAX_COMPARED rows, the rows are chosen from a random sample, which `seed` decides. The sample
+    has MAX_COMPARED rows, or `count` rows if `count` is greater. `known` (m, D) are the features of further rows, which
+    count as members of S from the start. If m is greater than MAX_COMPARED, only a random sample of MAX_COMPARED known
+    rows is used.
     """
     rows = np.arange(len(features))
     if len(rows) > (most := max(MAX_COMPARED, count)):

@@ -1,5 +1,5 @@
-"""The training sets of a model: stored pairs in folds, restricted to the encoders and to the terms (columns of sparse
-vectors) that the model uses."""
+"""The training sets of a model: stored pairs in folds, of which the model uses some encoders and some terms (columns of
+sparse vectors)."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,17 +16,17 @@ from pipeline.models.linear.tuning import PairArrays
 from pipeline.models.linear.views import ImageView, NumberedPairBlock, PairBlock, TextView, ViewBlock, is_sparse
 
 BLOCK_IMAGES = 1024
-"""Maximum number of images per block of a second pass over the training pairs. It is small, because the mapped rows of
-all sentences of a block are in memory."""
+"""Maximum number of images per block of a second pass over the training pairs. The number is small, because the mapped
+rows of all sentences of a block are in memory."""
 
 
 def assign_folds(splits: np.ndarray, count: int, order: str, seed: int) -> np.ndarray:
     """Assign each of n images to a fold from 0 to `count` - 1. Each split is divided among the folds in parts whose
     sizes differ by at most one.
 
-    `splits` (n,) are the names of the images' splits. With the `order` `listed`, the first images of a split are fold
-    0, the next images fold 1, and so on. With the `order` `shuffled`, the images of a split are shuffled first, as
-    `seed` decides. Returns the number of the fold of each image, (n,) int64.
+    `splits` (n,) has the name of the split of each image. If `order` is `listed`, the first images of a split are in
+    fold 0, the next images are in fold 1, and so on. If `order` is `shuffled`, the images of each split are shuffled
+    before they are divided, as `seed` decides. Returns the number of the fold of each image, (n,) int64.
     """
     folds = np.empty(len(splits), np.int64)
     rng = np.random.default_rng(seed)
@@ -52,8 +52,8 @@ class Restriction:
     terms: int | None = None
 
     def cut(self, sentences: "Mapping[str, TextVectors]") -> "dict[str, TextVectors]":
-        """Return the vectors (m, dim) of the text encoders in use, text encoder -> vectors. Sparse vectors are cut to
-        their first `terms` columns. No vector is multiplied by a weight here."""
+        """Return the vectors (m, dim) of the text encoders that the model uses, text encoder -> vectors. Sparse vectors
+        are cut to their first `terms` columns. The vectors are not multiplied by the weights."""
         return {
             name: sentences[name][:, : self.terms] if is_sparse(sentences[name]) else sentences[name]
             for name in self.text_encoders
@@ -64,19 +64,20 @@ class Restriction:
         return tuple(name for name, weight in self.text_weights.items() if weight)
 
     def pairs(self, rows: PairBlock) -> PairArrays:
-        """Return the pairs of a stored block in the form that `tune` reads, with the features of all encoders and the
-        vectors that `cut` returns."""
+        """Return the pairs of a stored block in the form that `tune` reads. The features of all image encoders of the
+        block are kept, and the text vectors are the result of `cut`."""
         return PairArrays(rows.features, self.cut(rows.sentences), rows.owners)
 
     def text(self, stored: TextView) -> TextView:
-        """Return a copy of the text view `stored` that has only the text encoders and terms in use, with the weights in
-        `text_weights` in place of its own weights."""
+        """Return a copy of the text view `stored` that has only the text encoders and terms that the model uses. The
+        weights of the copy are the weights in `text_weights`."""
         return stored.weighted(self.text_weights).select(self.text_encoders).first_terms(self.terms)
 
 
 class PairSource(Protocol):
-    """Stored pairs in `n_folds` folds. `view` and `text` are the settings of their image view and of their text view,
-    which ImageView.from_dict and TextView.from_dict restore. pipeline.storage.pairs.PairSet fulfils this contract."""
+    """Stored pairs in `n_folds` folds. `view` has the settings of the image view, which ImageView.from_dict restores,
+    and `text` has the settings of the text view, which TextView.from_dict restores. pipeline.storage.pairs.PairSet
+    fulfils this contract."""
 
     @property
     def view(self) -> Settings: ...
@@ -86,8 +87,9 @@ class PairSource(Protocol):
     def n_folds(self) -> int: ...
 
     def moments(self, folds: Sequence[int]) -> Sequence[Callable[[], dict[str, np.ndarray]]]:
-        """Return functions that read stored moments, as the arrays of `Moments.to_arrays`. The sum of all these moments
-        is the moments of the pairs in `folds`. The list is empty if the folds have no pairs."""
+        """Return functions, each of which reads the arrays of stored moments in the form of `Moments.to_arrays`. The
+        sum of these moments is the moments of all pairs in `folds`. There are no functions if the folds have no
+        pairs."""
         ...
 
     def blocks(
@@ -143,13 +145,13 @@ class FoldedMoments(Generic[Source]):
 
 
 def sum_stored(readers: Sequence[Callable[[], dict[str, np.ndarray]]], scheduler: str) -> Moments:
-    """Read moments by each of `readers`, of which there is at least one, and return their sum. `scheduler` is `local`,
-    or the address of a Dask scheduler. Raises UsageError if the scheduler does not answer."""
+    """Read moments by each of `readers`, and return the sum of the moments. There must be at least one reader.
+    `scheduler` is `local`, or the address of a Dask scheduler. Raises UsageError if the scheduler does not answer."""
     return map_reduce(load_moments, readers, add, scheduler, absorb=Moments.absorb)
 
 
 def load_moments(read: Callable[[], dict[str, np.ndarray]]) -> Moments:
-    """Call `read`, which returns the arrays of `Moments.to_arrays`, and return the moments that they store."""
+    """Call `read`, which returns arrays in the form of `Moments.to_arrays`, and restore the moments from the arrays."""
     return Moments.from_arrays(read())
 
 
@@ -162,7 +164,8 @@ def make_sets(
 ) -> Sets:
     """Return the training data of a model in the views that `restriction` leaves: the pairs in the folds `target_folds`
     of `target`, and the pairs in the folds `auxiliary_folds` of `auxiliary`. If `auxiliary` is None, there are no
-    auxiliary pairs. Moments are summed at once, and the blocks of pairs are read when they are iterated."""
+    auxiliary pairs. The moments are summed during this call. The blocks of pairs are read only when the caller iterates
+    over them."""
     view = target.view.select(restriction.encoders)
     text = restriction.text(target.text)
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 PROTOCOL = "first-sentence"
-"""The protocol by which studies are measured: the first sentence of each test image is the gallery, as in Gong et al.
+"""The protocol by which studies are measured: the gallery has the first sentence of each test image, as in Gong et al.
 2014."""
 SHOWN_IMAGES = 12
 """Maximum number of test images whose nearest sentences are kept in the result of a study as examples."""
@@ -33,13 +33,13 @@ SHOWN_SENTENCES = 5
 
 @dataclass(frozen=True)
 class StudyCell:
-    """The settings of one number in a table. The registered `model` is fitted by the method `training` to
+    """The settings of one number in a table. The registered `model` is fitted by the training method `training` to
     `target_folds` folds of target pairs.
 
-    The auxiliary set has `auxiliary_folds` folds of pairs with weak texts, or all available folds if it is None.
-    `documents` names the entry of the section `documents` of the configuration that decides the weak texts. `encoders`
-    are the image encoders. The text view has the vectors of all text encoders. For sparse vectors, such as tf-idf,
-    it has only the first `terms` columns, or all columns if `terms` is None.
+    The auxiliary set has `auxiliary_folds` folds of pairs with weak texts, or all available folds if `auxiliary_folds`
+    is None. `documents` names the entry of the section `documents` of the configuration that decides the weak texts.
+    `encoders` are the image encoders. The text view has the vectors of all text encoders. Of sparse vectors, such as
+    tf-idf, the text view has only the first `terms` columns, or all columns if `terms` is None.
 
     `fit` and `transfer` replace keys of the sections with these names in the configuration, and `settings` replaces
     keys of the model's own section. The cell is measured in at most `draws` draws, each with other folds.
@@ -59,22 +59,22 @@ class StudyCell:
 
     @property
     def key(self) -> str:
-        """The JSON of all fields of the cell but `draws`. Cells with equal keys share their measurements."""
+        """The JSON text of all fields of the cell except `draws`. Cells with equal keys share their measurements."""
         return json.dumps({name: value for name, value in asdict(self).items() if name != "draws"}, sort_keys=True)
 
 
 @dataclass(frozen=True)
 class Folds:
-    """The numbers of the folds of one draw, from 0, in the target set and in the auxiliary set."""
+    """The folds of one draw: the numbers, from 0, of the folds in the target set and in the auxiliary set."""
 
     target: tuple[int, ...]
     auxiliary: tuple[int, ...]
 
 
 def draw_folds(cell: StudyCell, draw: int, count: int, overlap: bool) -> Folds:
-    """Return the folds of the draw with the number `draw`, from 0, given that there are `count` folds.
+    """Return the folds of the draw with the number `draw`, from 0, if there are `count` folds.
 
-    The order of the folds begins with `draw`, and fold 0 follows the last fold. The target set has the first
+    The folds are taken in the order draw, draw + 1, ..., and fold 0 follows the last fold. The target set has the first
     `cell.target_folds` folds in this order. The auxiliary set has the last `cell.auxiliary_folds` folds in this order,
     or all folds if this number is None. If `overlap` is true, because target and auxiliary images are of the same
     splits, the auxiliary set has only folds that are not in the target set, and may be smaller. The auxiliary set is
@@ -89,16 +89,16 @@ def draw_folds(cell: StudyCell, draw: int, count: int, overlap: bool) -> Folds:
 def count_draws(cell: StudyCell, count: int) -> int:
     """Return the number of draws in which a cell is measured if there are `count` folds.
 
-    It is 1 if every draw would have the same pairs, because the cell uses all target folds and all auxiliary folds, or
-    no auxiliary folds. Otherwise it is `cell.draws`, but at most `count`.
+    The number is 1 if every draw would have the same pairs, because the cell uses all target folds, and either all
+    auxiliary folds or none. Otherwise the number is `cell.draws`, but at most `count`.
     """
     whole_target = cell.target_folds % count == 0
     return 1 if whole_target and (cell.training == "target" or cell.auxiliary_folds is None) else min(cell.draws, count)
 
 
 class StudyPairs(PairSource, Protocol):
-    """The stored pairs of a study, with the mean number of images in a fold (`fold_images`) and a digest of all their
-    files (`digest`)."""
+    """The stored pairs of a study. `fold_images` is the mean number of images in a fold, and `digest` is a digest of
+    all files of the pairs."""
 
     @property
     def fold_images(self) -> int: ...
@@ -114,9 +114,10 @@ class Study:
     `documents.<name>` of the configuration. `overlap` is true if target and auxiliary images come from the same splits,
     so that the folds must be divided between them. Settings are chosen on `dev`, and models are measured on `test`.
     `grid` and `transfer` have the values to try, unless a cell replaces them. `own(model)` returns the model's own
-    section of the configuration, or None. `text_weights` has the weights to try for each text encoder. `memories`
-    caches the CCA of the auxiliary pairs for all tasks with the same views, auxiliary pairs and grid. A second pass
-    over the data, which only feature maps need, runs on `device`, or on the CPU if it is None.
+    section of the configuration, or None if it has no section. `text_weights` has the weights to try for each text
+    encoder. `memories` caches the CCA of the auxiliary pairs for all tasks with the same views, auxiliary pairs and
+    grid. A second pass over the data, which only feature maps need, runs on `device`, or on the CPU if `device` is
+    None.
     """
 
     target: FoldedMoments[StudyPairs]
@@ -134,7 +135,7 @@ class Study:
 
     def fit(self, cell: StudyCell, draw: int) -> Tuned:
         """Fit the cell's model to the folds of the draw with the number `draw`, once for each combination of text
-        weights, with the settings of `grid` and `transfer`. Return the model that is best on dev, with all trials."""
+        weights and settings. Return the model that is best on dev, and all trials."""
         folds = draw_folds(cell, draw, self.target.source.n_folds, self.overlap)
         weak = self.auxiliary(cell.documents) if cell.training != "target" else None
         settings = self.own(cell.model)
@@ -161,14 +162,15 @@ class Study:
         return fit_best(model_spec(cell.model).load(), map(task, weightings(tried)))
 
     def measure(self, cell: StudyCell, draw: int) -> dict[str, Any]:
-        """Measure the cell in one draw.
+        """Measure the cell in the draw with the number `draw`. Return a mapping of JSON values.
 
-        The result has JSON values: the fields of the cell, the names of the `folds` of training images, the CPU
-        `seconds` of the fit, the `trials` on dev and the `chosen` trial. Each test image searches for its first
-        sentence among the first sentences of all test images: `image_to_sentence` has the recalls in percent, `ranks`
-        the rank of the sentence for each image, from 1, and `answers` the ids of at most SHOWN_IMAGES images with the
-        ids of their nearest sentences. Folds of the target and the auxiliary set have equal names if they have the same
-        images.
+        The result has the fields of the cell, the number `draw`, the names of the `folds` of training images, the CPU
+        `seconds` of the fit, the `trials` on dev and the `chosen` trial. A fold of the target set and a fold of the
+        auxiliary set have equal names if they have the same images.
+
+        Each test image searches for its first sentence among the first sentences of all test images.
+        `image_to_sentence` has the recalls in percent, and `ranks` has the rank of the sentence for each image, from 1.
+        `answers` has the ids of at most SHOWN_IMAGES images, with the ids of the nearest sentences of each image.
         """
         started = process_time()
         tuned = self.fit(cell, draw)
@@ -199,8 +201,8 @@ class Study:
 def _answers(
     test: NumberedPairBlock, rows: np.ndarray, images: np.ndarray, sentences: np.ndarray, metric: str
 ) -> dict[str, list[int]]:
-    """Return the ids of the SHOWN_SENTENCES nearest sentences, nearest first, for at most SHOWN_IMAGES test images,
-    image id (as text) -> sentence ids. The images are at even distances in `test`.
+    """Return the nearest sentences of at most SHOWN_IMAGES test images: image id (as text) -> the ids of the
+    SHOWN_SENTENCES nearest sentences, nearest first. The images are at even distances in `test`.
 
     `images` (n, c) and `sentences` (k, c) are embeddings, and `rows` (k,) are the rows of these sentences in `test`.
     `metric` is `inner_product` or `euclidean`.
@@ -237,8 +239,8 @@ model, and keeps the chosen values in all other cells and draws of the model."""
 
 
 def pinned(cell: StudyCell, transfer: Choices) -> StudyCell:
-    """Return a copy of `cell` in which each of the settings PINNED has only its value in `transfer`, so that it is not
-    chosen again. Settings that `transfer` lacks stay unchanged.
+    """Return a copy of `cell` in which each of the settings PINNED has only the value that it has in `transfer`, so
+    that the setting is not chosen again. Settings that `transfer` lacks stay unchanged.
 
     `transfer` has the values that were chosen when the cell's model was first measured.
     """

@@ -61,13 +61,13 @@ class FitTask:
     """The task of fitting one model: its training method, its views, its data and the grid of settings to try.
 
     `training` is a name in TRAININGS. `view` and `text` are the image view and the text view. `grid` has the values of
-    ridges, dimensions and eigenvalues to try, and `transfer` the values of the axes that only some training methods
+    ridges, dimensions and eigenvalues to try, and `transfer` has the values of the axes that only some training methods
     use. `dev` are the pairs on which settings are chosen. `progress` wraps each sequence of settings to try, for
     example in a progress bar. `seed` decides all random numbers. `settings` is the section of the configuration that
-    only this model has, or None. `memory` caches the CCA of the auxiliary pairs, and may be shared by tasks with the
-    same views, auxiliary pairs, dev pairs and grid. A second pass over the data, which only feature maps need, runs on
-    `device`, or on the CPU if it is None. If `chosen` is given, only this combination of settings is fitted, and no
-    settings are chosen.
+    only this model has, or None if it has no section. `memory` caches the CCA of the auxiliary pairs, and may be shared
+    by tasks with the same views, auxiliary pairs, dev pairs and grid. A second pass over the data, which only feature
+    maps need, runs on `device`, or on the CPU if `device` is None. If `chosen` is not None, only this combination of
+    settings is fitted, and no settings are chosen.
     """
 
     training: str
@@ -86,7 +86,7 @@ class FitTask:
 
     @property
     def own_grid(self) -> FitSettings:
-        """The grid of the task. If `chosen` is given, each axis of the grid has only the value in `chosen`."""
+        """The grid of the task. If `chosen` is not None, each axis of the grid has only the value in `chosen`."""
         if self.chosen is None:
             return self.grid
         return self.grid.model_copy(update={axis: (getattr(self.chosen, axis),) for axis in GRID} | {"search": "grid"})
@@ -95,38 +95,39 @@ class FitTask:
     def combinations(self) -> list[Choices]:
         """All combinations, axis -> value, of the axes of `transfer` that the training method uses.
 
-        If it uses none, the list has one empty combination. If `chosen` is given, the list has only its combination.
+        If the method uses no axis, the list has one empty combination. If `chosen` is not None, the list has only the
+        values of `chosen`.
         """
         if self.chosen:
             return [self.chosen.transfer]
-        used = {name: getattr(self.transfer, name) for name in TRAININGS[self.training]}
+        used = {name: getattr(self.transfer, name) for name in TRAININGS.get(self.training, ())}
         axes = {name: values for name, values in used.items() if not isinstance(values, int)}
         return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
 
 
 class FittableModel(Protocol):
-    """A registered class of models that the stage `fit` can fit by the class method `fit`."""
+    """A registered class of models that has the class method `fit`, which the stage `fit` calls."""
 
     def fit(self, task: FitTask) -> Tuned:
-        """Fit models with the settings of the task, and return the model that is best on dev with all trials."""
+        """Fit models with the settings of the task. Return the model that is best on dev, and all trials."""
         ...
 
 
 def fit_best(model: FittableModel, tasks: Iterable[FitTask]) -> Tuned:
-    """Fit the registered class `model` to each of `tasks`, of which there is at least one. They differ only in the
+    """Fit the registered class `model` to each of `tasks`, of which there is at least one. The tasks differ only in the
     weights of the text encoders.
 
-    Return the result of the task that is best on dev, with the trials of all tasks.
+    Return the result of the task whose model is best on dev, with the trials of all tasks.
     """
     return _best_of([model.fit(task) for task in tasks])
 
 
 def fit_on_moments(model: type[LinearModel], task: FitTask) -> Tuned:
-    """Fit `model` by the training method `task.training`, and return the result that is best on dev with all trials.
+    """Fit `model` by the training method `task.training`. Return the model that is best on dev, and all trials.
 
     For each combination of the axes of `task.transfer` that the method uses, `tune` chooses ridges, dimensions and the
-    eigenvalue power from `task.grid`. Raises UsageError if the method is unknown, or if it needs auxiliary pairs and
-    there are none. Raises InputError if the solver cannot fit a model to the pairs.
+    eigenvalue power from `task.grid`. Raises UsageError if the method is unknown, or if the method needs auxiliary
+    pairs and there are none. Raises InputError if the solver cannot fit a model to the pairs.
     """
     if task.training != "target" and (task.sets.auxiliary is None or not task.sets.auxiliary.n):
         raise UsageError(
@@ -147,8 +148,8 @@ def _best_of(tuned: Sequence[Tuned]) -> Tuned:
 
 @dataclass(frozen=True)
 class TransferChoice:
-    """One value for each axis of the section `transfer`, which pipeline.config.models.TransferSettings describes. Axes
-    that the training method does not use keep their default."""
+    """One value for each axis of the section `transfer`. pipeline.config.models.TransferSettings describes the axes. An
+    axis that the training method does not use has its default."""
 
     beta: float = 0
     neighbour_share: float = 0
@@ -164,7 +165,7 @@ class TransferChoice:
 
 class _Trainer:
     """The training of one task with any combination of values of the section `transfer`. The random sample, the mean
-    texts and the auxiliary CCA, which several combinations need, are computed once."""
+    texts and the CCA of the auxiliary pairs, which several combinations need, are computed once."""
 
     def __init__(self, model: type[LinearModel], task: FitTask) -> None:
         self.model = model
@@ -231,9 +232,9 @@ class _Trainer:
 
     @cached_property
     def _mean_texts(self) -> tuple[NeighbourText, Moments]:
-        """The map from an image x to [x, T^(x)], where T^(x) is the mean text vector of the nearest auxiliary images,
-        and the moments of the target pairs whose images are mapped by it and whose texts are unchanged. The number of
-        nearest images is the key `transfer.neighbours`."""
+        """A pair: the map from an image x to [x, T^(x)], and the moments of the target pairs after this map is applied
+        to their images. T^(x) is the mean text vector of the auxiliary images that are nearest to x, of which there are
+        `transfer.neighbours`."""
         texts = NeighbourText.build(self.sets.auxiliary_blocks(), self.task.transfer.neighbours)
         maps = FeatureMaps(image=texts)
         return texts, mapped_moments(self.sets.target, self.sets.target_blocks(), maps, self.task.device)
@@ -262,9 +263,9 @@ class _Trainer:
 
         X and Y are the views of the target pairs, and A and B are the projections of the CCA of the auxiliary pairs.
         phi is scaled so that the total variance of its columns is weight^2 times the total variance of the view. With
-        the weight 0, they are left out. The auxiliary pairs are added to the moments with the weight second_beta^2.
-        `weight` and `second_beta` are values in `choice`. The moments of phi need a second pass over the target pairs,
-        and over the auxiliary pairs unless `second_beta` is 0.
+        the weight 0, the columns of phi are left out. The auxiliary pairs are added to the moments with the weight
+        second_beta^2. `weight` and `second_beta` are values in `choice`. The moments of phi need a second pass over the
+        target pairs, and over the auxiliary pairs unless `second_beta` is 0.
         """
         if not choice.weight:
             return self.prepare_linear_sae(choice)
@@ -277,8 +278,8 @@ class _Trainer:
 
     @property
     def _embedding(self) -> Tuned:
-        """The CCA of the auxiliary pairs, whose ridges are chosen on dev. It has the greatest of the numbers
-        `transfer.auxiliary_dimensions` of dimensions, and is kept in the task's `memory`."""
+        """The CCA of the auxiliary pairs, whose ridges are chosen on dev. Its number of dimensions is the greatest
+        number in `transfer.auxiliary_dimensions`. The result is kept in the `memory` of the task."""
         task = self.task
         key = self.model, max(task.transfer.auxiliary_dimensions)
         if key not in task.memory:
@@ -290,9 +291,9 @@ class _Trainer:
     def auxiliary_projections(self, choice: TransferChoice) -> tuple[np.ndarray, np.ndarray]:
         """Compute the projections of images, A (D, c1), and of sentences, B (d, c1), by the CCA of the auxiliary pairs.
 
-        They are A and B of Gong et al. 2014, eq. 5. c1 is `auxiliary_dimensions`, or less if the auxiliary pairs have a
-        lower rank. Each column is multiplied by its eigenvalue, of the form `auxiliary_eigenvalues`, to the power
-        `auxiliary_power`. All three are values in `choice`.
+        A and B are the matrices of Gong et al. 2014, eq. 5. c1 is `auxiliary_dimensions`, or less if the auxiliary
+        pairs have a lower rank. Each column is multiplied by a power of its eigenvalue: `auxiliary_eigenvalues` is the
+        form of the eigenvalue, and `auxiliary_power` is the power. These three settings are values in `choice`.
         """
         directions = self._embedding.model.directions.first(choice.auxiliary_dimensions)
         correlations = directions.values - EIGENVALUES[self._embedding.chosen.eigenvalues]
@@ -300,8 +301,8 @@ class _Trainer:
         return directions.w * scale, directions.u * scale
 
     def fourier_maps(self, choice: TransferChoice) -> FeatureMaps:
-        """Draw the maps phi(XA) of images and phi(YB) of sentences, with the values in `choice`. Both use the same
-        random numbers to compute R and b of FourierMap, but each view has its own sigma."""
+        """Make the maps phi(XA) of images and phi(YB) of sentences, with the values in `choice`. If phi is a
+        FourierMap, both views draw R and b from the same random numbers, but each view has its own sigma."""
         target = self.sets.target
         model = self._embedding.model
         factor = self.auxiliary.n**-0.5 if choice.scale == "unit-sum" else FACTORS_OF_SCALE[choice.scale]
@@ -315,11 +316,11 @@ class _Trainer:
     def _fourier_map(
         self, choice: TransferChoice, rows: Rows, matrix: np.ndarray, mean: np.ndarray, squares: float
     ) -> FourierFeatures | TanhFeatures:
-        """Draw the map row -> phi((row - mean) `matrix`) for one view, by the rule, bandwidth and weight in `choice`.
+        """Make the map row -> phi((row - mean) `matrix`) for one view, by the rule, bandwidth and weight in `choice`.
 
-        `rows` are the sample on which sigma is measured. `squares` is the view's sum of squares about its mean over all
-        target pairs. It is used to scale the new columns, so that their total variance in the sample is weight^2 times
-        the total variance of the view.
+        `rows` are a sample of the rows of the view, on which sigma is measured. `squares` is the sum of squares of the
+        view about its mean over all target pairs. The new columns are scaled so that their total variance in the sample
+        is weight^2 times the total variance of the view, which follows from `squares`.
         """
         offset = mean @ matrix
         if choice.rule == "tanh":
@@ -335,8 +336,8 @@ class _Trainer:
 
     @cached_property
     def _sample(self) -> tuple[Rows, Rows]:
-        """A random sample of target images with sentences, and a separate random sample of sentences, on which sigma is
-        measured. Each has at most SAMPLED_ROWS rows."""
+        """A random sample of the target images that have sentences, and a separate random sample of the sentences of
+        the target pairs. Sigma is measured on these samples, each of which has at most SAMPLED_ROWS rows."""
         seed = self.task.seed
         images = ReservoirSample(SAMPLED_ROWS, np.random.default_rng([seed, 0]))
         sentences = ReservoirSample(SAMPLED_ROWS, np.random.default_rng([seed, 1]))

@@ -22,7 +22,7 @@ Choices = Mapping[str, float | str]
 
 @dataclass(frozen=True)
 class PairArrays:
-    """n images and their m sentences, as stored vectors that are not yet normalised.
+    """The stored vectors of n images and their m sentences, which are not yet normalised.
 
     `features` maps an image encoder to (n, dim). `sentences` maps a text encoder to (m, dim), sparse or dense. Sentence
     j belongs to the image in row `owners[j]`, for `owners` (m,).
@@ -38,10 +38,11 @@ class GridTrial:
     """One combination of settings and its scores on dev.
 
     `recall_sum` is the sum of recall@1, @5 and @10 of both directions of search in percent, at most 600. `mean_rank` is
-    the mean of the mean ranks of both directions of search, where 1 is best. It is also 1 if it was not measured, as
-    for Wsabie. `eigenvalues`, a key of EIGENVALUES, names the form of the eigenvalues, whose power `eigenvalue_power`
-    scales the directions. `text_weights` has the weight of each text encoder in the text view. `transfer` has the
-    values of settings that are not axes of FitSettings. A ridge or power that the model does not use is 0.
+    the mean of the mean ranks of both directions of search, where 1 is best. `mean_rank` is also 1 if it was not
+    measured, as for Wsabie. `eigenvalues`, a key of EIGENVALUES, is the form of the eigenvalues. The directions are
+    scaled by their eigenvalues to the power `eigenvalue_power`. `text_weights` has the weight of each text encoder in
+    the text view. `transfer` has the values of settings that are not axes of FitSettings. A ridge or power that the
+    model does not use is 0.
     """
 
     image_ridge: float
@@ -57,10 +58,10 @@ class GridTrial:
     def merit(self, by_mean_rank: bool = False) -> tuple[float, float, int]:
         """Return the key by which trials are compared. The trial with the greatest key is the best.
 
-        The key has the recall sum, then the negative mean rank, then the number of dimensions. `by_mean_rank` exchanges
-        the first two. The mean rank decides if the recalls are equal, as they often are on a small dev split. If both
-        are equal, for example because all ranks are 1, more dimensions are better, because they can separate more
-        images of a larger collection.
+        The key has the recall sum, then the negative mean rank, then the number of dimensions. If `by_mean_rank` is
+        true, the negative mean rank comes before the recall sum. The mean rank decides between equal recalls, which are
+        common on a small dev split. If recalls and mean ranks are equal, for example because all ranks are 1, more
+        dimensions are better, because they can separate more images of a larger collection.
         """
         if by_mean_rank:
             return -self.mean_rank, self.recall_sum, self.dimensions
@@ -72,9 +73,9 @@ class PreparedViews:
     """The training data of `tune`.
 
     `moments` are the moments of the views after the nonlinear feature `maps`. `expansions` are a linear map of the
-    image view and a linear map of the text view, or None. With expansions, the directions are computed on the expanded
-    views, and are then converted to directions of the views before expansion that give the same projections. A fitted
-    model therefore needs no expansions.
+    image view and a linear map of the text view, or None. If there are expansions, the directions are computed on the
+    expanded views, and are then converted to directions of the views before expansion that give the same projections. A
+    fitted model therefore needs no expansions.
     """
 
     moments: Moments
@@ -82,8 +83,8 @@ class PreparedViews:
     expansions: tuple[Expansion, Expansion] | None = None
 
     def solver(self, kind: type[Solver]) -> Callable[[float, float, int], Directions]:
-        """Create a solver of the class `kind` on the moments, and return a function from (image ridge, text ridge,
-        dimensions) to its directions. They are directions of the views before expansion.
+        """Create a solver of the class `kind` on the moments. Return a function from (image ridge, text ridge,
+        dimensions) to Directions of the views before expansion.
 
         Raises InputError if the solver cannot use the moments.
         """
@@ -100,11 +101,13 @@ class PreparedViews:
 
 @dataclass(frozen=True)
 class Tuned:
-    """The result of tuning: the chosen model, its combination of settings with its scores on dev, and all trials.
+    """The result of tuning: the chosen `model`, the trial with its settings and scores on dev (`chosen`), and all
+    trials.
 
-    `train_correlations` (c,) and `dev_correlations` (c,) are the correlations between the images and sentences of the
-    training pairs, and of the dev pairs, along each direction. A large difference between them shows overfitting.
-    `dev_correlations` is None if the model was trained on dev too.
+    `train_correlations` (c,) are the correlations between the images and the sentences of the training pairs along each
+    direction, and `dev_correlations` (c,) are the same for the dev pairs. A large difference between the two shows
+    overfitting. `dev_correlations` is None if the model was trained on dev too. For ASIF, `train_correlations` is a
+    single 1.
     """
 
     model: LinearModel
@@ -121,14 +124,14 @@ class Tuned:
     def refitted(self, chosen: GridTrial) -> "Tuned":
         """Return a copy of this result without trials and dev correlations, for a model that was trained on dev too.
 
-        Scores on training pairs would say nothing about new photos. `chosen` replaces the combination. It is the
-        combination that was chosen before the model saw dev, with its scores from then.
+        The scores of this model on dev would say nothing about new photos. Therefore `chosen` replaces the trial of
+        this result. `chosen` is the trial that was chosen before dev was used for training, with its scores from then.
         """
         return replace(self, chosen=chosen, trials=(), dev_correlations=None)
 
     def log(self) -> dict[str, Any]:
-        """Return the chosen combination, the criterion of the choice, all trials and the correlations, rounded to 6
-        decimal places, as JSON values. They are stored with the model as its training log."""
+        """Return the criterion of the choice, the chosen trial, the correlations rounded to 6 decimal places, and all
+        trials, as JSON values. The caller stores this log with the model."""
         held_out = self.dev_correlations
         recalls = "sum of recall@1, @5 and @10 of both directions"
         order = ("mean rank", recalls) if self.model.by_mean_rank else (recalls, "mean rank")
@@ -144,9 +147,9 @@ class Tuned:
 def choices_at_edges(trials: Sequence[Mapping[str, Any]], chosen: Mapping[str, Any]) -> list[str]:
     """List the chosen values that are the least or the greatest of the values that were tried, as `key value`.
 
-    Values that were not tried may be better, so the caller advises to try more. Only the keys in UNBOUNDED are listed,
-    and only if at least two values were tried. A chosen value of 0 is never listed. `trials` and `chosen` are
-    GridTrials in the form in which they are stored in JSON.
+    A value outside the tried values may be better, so the caller advises to try more values. Only the keys in UNBOUNDED
+    are listed, and only if at least two values were tried. A chosen value of 0 is never listed. `trials` and `chosen`
+    are GridTrials in the form in which they are stored in JSON.
     """
     edges = []
     choices = {"image_ridge": chosen["image_ridge"], "text_ridge": chosen["text_ridge"], **chosen["transfer"]}
@@ -176,12 +179,13 @@ def tune(
     progress: Callable[[Sequence], Iterable] = iter,
     transfer: Choices | None = None,
 ) -> Tuned:
-    """Fit `model` on `prepared` with combinations of the values in `grid`, and return the model that is best on `dev`
-    with all trials.
+    """Fit `model` to `prepared` with combinations of the values in `grid`. Return the model that is best on `dev`, and
+    all trials.
 
-    `grid.search` decides which pairs of ridges are tried, and each is tried with all combinations of the other values.
-    `progress` wraps each sequence of ridge pairs, for example in a progress bar. `transfer` is only recorded in the
-    trials. Raises InputError if the solver fails for one of the pairs of ridges.
+    `view` and `text` normalise the stored vectors of `dev`. `grid.search` decides which pairs of ridges are tried. Each
+    pair is tried with all combinations of the other values. `progress` wraps each sequence of ridge pairs, for example
+    in a progress bar. `transfer` is only recorded in the trials. Raises InputError if the solver fails for one of the
+    pairs of ridges.
     """
     solve = prepared.solver(model.solver)
     judge = _DevJudge(model, view, text, prepared, dev)
@@ -225,8 +229,8 @@ class Shape(NamedTuple):
 
 
 class _DevJudge:
-    """The views of the dev pairs, to which the feature maps are applied. `tune` projects them on directions and ranks
-    the pairs, to judge the directions."""
+    """The dev pairs as rows of the views, after the feature maps of `prepared`. `tune` projects these rows on
+    directions and ranks them, to judge the directions."""
 
     def __init__(
         self, model: type[LinearModel], view: ImageView, text: TextView, prepared: PreparedViews, dev: PairArrays
@@ -239,8 +243,8 @@ class _DevJudge:
         self.mean_y = prepared.moments.mean_y.astype(np.float32)
 
     def project(self, directions: Directions) -> tuple[np.ndarray, np.ndarray]:
-        """Project the n dev images and m dev sentences on all c directions. Return (n, c) and (m, c). The projections
-        are not finished by the model."""
+        """Project the n dev images and m dev sentences on all c directions. Return (n, c) and (m, c). The method
+        `finish` of the model is not applied."""
         return project(self.x, self.mean_x, directions.w), project(self.y, self.mean_y, directions.u)
 
     def rank(self, directions: Directions, shapes: Sequence[Shape]) -> list[Ranks]:
@@ -258,11 +262,11 @@ class _DevJudge:
 def _next_ridges(
     grid: FitSettings, uses_text_ridge: bool, best: GridTrial | None, tried: set[tuple[float, float]]
 ) -> list[tuple[float, float]]:
-    """Return the pairs (text ridge, image ridge) to try next, given the `best` trial so far, or None before the first.
-    Add these pairs to the set `tried` in place.
+    """Return the pairs (text ridge, image ridge) to try next, and add these pairs to the set `tried` in place. `best`
+    is the best trial so far, or None before the first trial.
 
-    The list has no pair that is in `tried` already. It is empty if no pair is left to try, which ends the search. The
-    text ridge is always 0 if the solver does not use it.
+    The list has no pair that is in `tried` already. The list is empty if no pair is left to try, which ends the search.
+    The text ridge is always 0 if the solver does not use the text ridge.
     """
     for line in _lines_of_ridges(grid, grid.text_ridge if uses_text_ridge else (0.0,), best):
         if new := [pair for pair in line if pair not in tried]:
@@ -309,8 +313,9 @@ def _around(values: Sequence[float], value: float) -> list[float]:
 
 
 def _shapes(model: type[LinearModel], grid: FitSettings, rank: int) -> list[Shape]:
-    """Return all combinations of dimensions, power and eigenvalues to try, for directions of which there are `rank`.
-    More dimensions are replaced by `rank`. Without `uses_eigenvalue_power`, the power is always 0."""
+    """Return all combinations of dimensions, power and eigenvalues to try. The solver has found `rank` directions, so a
+    greater number of dimensions is replaced by `rank`. If the model does not use the power of the eigenvalues, the
+    power is always 0 and the form of the eigenvalues is `correlation`."""
     dimensions = sorted({min(count, rank) for count in grid.dimensions})
     if not model.uses_eigenvalue_power:
         return [Shape(count, 0.0, "correlation") for count in dimensions]

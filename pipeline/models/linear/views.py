@@ -32,8 +32,8 @@ Other = TypeVar("Other", bound="np.ndarray | csr_array | Tensor")
 
 
 class Columns(Generic[Matrix]):
-    """A view (n, d) that consists of `matrices` (n, d_k) side by side, each dense or sparse. d is the sum of all d_k.
-    The matrices are not copied into one array."""
+    """The rows (n, d) of a view as several `matrices` (n, d_k) side by side, each of which is dense or sparse. d is the
+    sum of all d_k. The matrices are not copied into one array."""
 
     def __init__(self, matrices: Sequence[Matrix]) -> None:
         self.matrices = tuple(matrices)
@@ -43,23 +43,23 @@ class Columns(Generic[Matrix]):
         return Columns([matrix[rows] for matrix in self.matrices])
 
     def __matmul__(self, right: "np.ndarray | Tensor") -> Any:
-        """Multiply the view by `right` (d, c), a dense matrix of the same library. Return a dense matrix (n, c)."""
+        """Multiply the rows by `right` (d, c), a dense matrix of the same library. Return a dense matrix (n, c)."""
         return reduce(add, [matrix @ right[columns] for columns, matrix in spans(self)])
 
 
 Rows: TypeAlias = "np.ndarray | csr_array | Columns"
-"""The rows of a view: images (n, D), which are dense, or sentences (n, d), which are sparse, dense, or, as Columns of
-several encoders, partly sparse and partly dense."""
+"""The rows of a view: images (n, D) as a dense array, or sentences (n, d) as a dense or sparse matrix. The sentences of
+several encoders are Columns, in which some matrices may be sparse and others dense."""
 
 
 def shape_of(matrix: "np.ndarray | csr_array | Tensor | Columns") -> tuple[int, int]:
-    """Return the shape (n, d) of a matrix or a view."""
+    """Return the shape (n, d) of a matrix or of Columns."""
     return matrix.shape  # pyright: ignore[reportReturnType]  # SciPy has no types for the shape of a sparse array
 
 
 def is_sparse(matrix: "np.ndarray | csr_array | Tensor") -> "TypeIs[csr_array]":
-    """Return whether a matrix of NumPy, SciPy or PyTorch is sparse. A NumPy array is never sparse, and a matrix of
-    SciPy always is."""
+    """Return whether a matrix of NumPy, SciPy or PyTorch is sparse. An array of NumPy is never sparse, and a matrix of
+    SciPy is always sparse."""
     return not isinstance(matrix, np.ndarray) and getattr(matrix, "is_sparse", True)
 
 
@@ -69,7 +69,8 @@ def matrices_of(rows: "Matrix | Columns[Matrix]") -> Sequence[Matrix]:
 
 
 def spans(rows: "Matrix | Columns[Matrix]") -> Iterator[tuple[slice, Matrix]]:
-    """Yield the matrices of `rows` from left to right, each after the slice of the columns that it has in the view."""
+    """Yield a pair for each matrix of `rows` from left to right: the slice of its columns in the view, and the
+    matrix."""
     start = 0
     for matrix in matrices_of(rows):
         width = shape_of(matrix)[1]
@@ -78,8 +79,8 @@ def spans(rows: "Matrix | Columns[Matrix]") -> Iterator[tuple[slice, Matrix]]:
 
 
 def side_by_side(matrices: Sequence[Matrix]) -> "Matrix | Columns[Matrix]":
-    """Join `matrices` (n, d_k) into one view (n, d) of the type Columns, without copying them. A single matrix is
-    returned unchanged."""
+    """Join `matrices` (n, d_k) into Columns (n, d), without copying the matrices. A single matrix is returned
+    unchanged."""
     return matrices[0] if len(matrices) == 1 else Columns(matrices)
 
 
@@ -92,8 +93,9 @@ def map_matrices(rows: "Matrix | Columns[Matrix]", function: Callable[[Matrix], 
 
 
 def stack_blocks(blocks: Sequence[Rows]) -> Rows:
-    """Stack the rows (n_k, d) of all `blocks`, block after block. There must be at least one block, and all blocks must
-    have the same number of matrices, with the same numbers of columns."""
+    """Stack the rows (n_k, d) of all `blocks`, block after block. There must be at least one block. All blocks must
+    have the same number of matrices, and matrix i must have the same number of columns and be sparse in all blocks or
+    in none."""
     return side_by_side([_stack(matrices) for matrices in zip(*map(matrices_of, blocks), strict=True)])
 
 
@@ -128,8 +130,8 @@ Steps = tuple[str, ...]
 
 
 def _require_known(steps: Sequence[Steps]) -> None:
-    """Check the steps of normalisation of a stored view, one tuple per encoder. The file may come from another machine.
-    Raises ValueError for a step that is neither one of STEPS nor a product with a number."""
+    """Check `steps`, the steps of normalisation of a stored view, one tuple per encoder. The stored view may come from
+    another machine. Raises ValueError for a step that is neither one of STEPS nor a product with a number."""
     for step in sorted({name for names in steps for name in names} - {*STEPS}):
         if not re.fullmatch(re.escape(TIMES) + r"\d{1,17}(\.\d{1,20})?(e[-+]?\d{1,2})?", step):
             raise ValueError(
@@ -140,10 +142,10 @@ def _require_known(steps: Sequence[Steps]) -> None:
 
 @dataclass(frozen=True)
 class View:
-    """The description of a view: the vectors of several `encoders` side by side, in this order.
+    """The description of a view, in which the vectors of several `encoders` are side by side, in this order.
 
-    It is the base class of ImageView and TextView, and holds no vectors itself. `dims` has the number of columns of
-    each encoder. `vectors` is the name of the vectors in error messages.
+    This is the base class of ImageView and TextView, which hold no vectors themselves. `dims` has the number of columns
+    of each encoder. `vectors` is the name of the vectors in error messages.
     """
 
     vectors: ClassVar[str]
@@ -155,11 +157,11 @@ class View:
         return sum(self.dims)
 
     def select_blocks(self, blocks: Mapping[str, Matrix]) -> Iterator[Matrix]:
-        """Yield the vectors (n, its dim) of each encoder of this view, in the view's order, unchanged from `blocks`,
-        encoder -> vectors. Other encoders in `blocks` are ignored.
+        """Yield the vectors (n, dim) of each encoder of this view, in the order of the view. `blocks` maps encoders to
+        their vectors, which are yielded unchanged. Other encoders in `blocks` are ignored.
 
-        n is the number of rows of the first block. Raises IntegrityError if `blocks` lacks an encoder of this view, or
-        if the vectors of an encoder do not have the shape (n, its dim).
+        n is the number of rows of the first block, and dim is the entry of the encoder in `dims`. Raises IntegrityError
+        if `blocks` lacks an encoder of this view, or if the vectors of an encoder do not have the shape (n, dim).
         """
         n = shape_of(next(iter(blocks.values())))[0] if blocks else 0
         for name, dim in zip(self.encoders, self.dims, strict=True):
@@ -190,9 +192,10 @@ class View:
         return [position for position, name in enumerate(self.encoders) if name in encoders]
 
     def columns(self, narrow: "View") -> np.ndarray:
-        """Return the numbers (k,), in this view, of the k columns of the view `narrow`, in the order of `narrow`.
+        """Return the column numbers (k,) in this view of the k columns of the view `narrow`, in the order of `narrow`.
 
-        `narrow` has some of the encoders of this view, and for each of them only its first columns, or all of them.
+        `narrow` has some or all of the encoders of this view, and the first columns or all columns of each of these
+        encoders.
         """
         starts = dict(zip(self.encoders, np.cumsum([0, *self.dims[:-1]]), strict=True))
         chosen = zip(narrow.encoders, narrow.dims, strict=True)
@@ -201,7 +204,7 @@ class View:
 
 @dataclass(frozen=True)
 class ImageView(View):
-    """The features of image encoders side by side.
+    """The description of an image view: the normalised features of image encoders side by side.
 
     `steps` are the steps of normalisation (STEPS): one tuple for all encoders, or one tuple per encoder.
     """
@@ -226,25 +229,26 @@ class ImageView(View):
         return tuple(steps for steps in self.steps if not isinstance(steps, str)) or ((),) * len(self.encoders)
 
     def stack(self, features: Features) -> np.ndarray:
-        """Normalise the `features`, encoder -> (n, its dim), and put them side by side in a new array (n, dim) float32.
+        """Normalise the `features`, encoder -> array (n, dim of the encoder), and put them side by side in a new array
+        (n, dim) float32.
 
         The columns are in the order of the view's encoders. `features` are not changed. Raises IntegrityError if an
         encoder of the view is missing or its features have another shape.
         """
-        x = np.empty((len(next(iter(features.values()))), self.dim), np.float32)
+        x = np.empty((len(next(iter(features.values()), ())), self.dim), np.float32)
         blocks = zip(self.select_blocks(features), self.split(x).values(), self.steps_of_each, strict=True)
         for block, columns, steps in blocks:
             normalise(to_float32(block, columns), steps)
         return x
 
     def split(self, stacked: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the columns of each encoder in `stacked` (n, dim), encoder -> (n, its dim). The results are NumPy
-        views of `stacked`, not copies."""
+        """Return the columns of each encoder in `stacked` (n, dim), encoder -> array (n, dim of the encoder). The
+        arrays share the memory of `stacked`."""
         return dict(zip(self.encoders, np.split(stacked, np.cumsum(self.dims)[:-1], axis=1), strict=True))
 
     def select(self, encoders: Sequence[str]) -> "ImageView":
         """Return a view with only these `encoders`, in the order of this view. Raises IntegrityError if this view lacks
-        one of them."""
+        one of these encoders."""
         kept = self.positions(encoders)
         names = tuple(self.encoders[position] for position in kept)
         dims = tuple(self.dims[position] for position in kept)
@@ -260,7 +264,7 @@ def _to_steps(steps: Sequence[str | Sequence[str]]) -> Steps | tuple[Steps, ...]
 
 
 def normalise(x: np.ndarray, steps: Sequence[str]) -> np.ndarray:
-    """Apply `steps` to the rows of x (n, d), float32 or float64, in place and in this order, and return x.
+    """Apply `steps` in their order to the rows of x (n, d), float32 or float64. Change x in place, and return it.
 
     `sqrt` takes the root of the absolute value and keeps the sign. `l2` scales rows to unit length, except rows of
     zeros. `times F` multiplies all values by the number F.
@@ -278,13 +282,13 @@ def normalise(x: np.ndarray, steps: Sequence[str]) -> np.ndarray:
 
 
 def factor_of(step: str) -> float:
-    """Return the number by which the step `times F` multiplies."""
+    """Return the number F of the `step` `times F`, which multiplies all values by F."""
     return float(step.removeprefix(TIMES))
 
 
 @dataclass(frozen=True)
 class TextView(View):
-    """The vectors of text encoders side by side.
+    """The description of a text view: the normalised vectors of text encoders side by side.
 
     For each encoder, `sparse` says whether its vectors are sparse, `steps` are the steps of normalisation (STEPS), and
     `weights` are the factors by which the normalised vectors are multiplied.
@@ -297,8 +301,9 @@ class TextView(View):
 
     @classmethod
     def of(cls, sentences: "Mapping[str, TextVectors]", steps: Mapping[str, Sequence[str]] | None = None) -> "TextView":
-        """Return the description of a view for the vectors `sentences`, text encoder -> (n, its dim), whose encoders,
-        dimensions and sparsity it takes over. `steps` maps an encoder to its steps of normalisation.
+        """Return the description of a view for vectors such as `sentences`, text encoder -> (n, dim of the encoder).
+        The view has the encoders, the dimensions and the sparsity of `sentences`. `steps` maps an encoder to its steps
+        of normalisation.
 
         The vectors of an encoder that `steps` lacks are not normalised. If `steps` is None, no vectors are normalised.
         All weights are 1.
@@ -325,23 +330,25 @@ class TextView(View):
         return dict(zip(self.encoders, self.weights, strict=True))
 
     def stack(self, sentences: "Mapping[str, TextVectors]") -> Rows:
-        """Normalise and weight `sentences`, text encoder -> (n, its dim), and put them side by side as (n, dim).
+        """Normalise and weight `sentences`, text encoder -> (n, dim of the encoder), and put them side by side as
+        (n, dim).
 
-        For several encoders the result is Columns. Sparse vectors stay sparse. `sentences` are not changed. Raises
-        IntegrityError if an encoder of the view is missing or its vectors have another shape.
+        For several encoders the result is Columns. For a single encoder it is one matrix. Sparse vectors stay sparse,
+        and dense vectors become float32. `sentences` are not changed. Raises IntegrityError if an encoder of the view
+        is missing or its vectors have another shape.
         """
         blocks = zip(self.select_blocks(sentences), self.steps, self.weights, strict=True)
         return side_by_side([_normalise_block(block, steps, weight) for block, steps, weight in blocks])
 
     def select(self, encoders: Sequence[str]) -> "TextView":
         """Return a view with only these `encoders`, in the order of this view. Raises IntegrityError if this view lacks
-        one of them."""
+        one of these encoders."""
         kept = self.positions(encoders)
         return TextView(*(tuple(value[i] for i in kept) for value in vars(self).values()))
 
     def weighted(self, weights: Mapping[str, float]) -> "TextView":
-        """Return a copy of this view whose weights are replaced by `weights`, encoder -> weight. It lacks the encoders
-        whose new weight is 0.
+        """Return a copy of this view whose weights are replaced by `weights`, encoder -> weight. Encoders whose new
+        weight is 0 are left out of the copy.
 
         An encoder that `weights` lacks gets the weight 1, whatever its weight was.
         """
@@ -354,8 +361,8 @@ class TextView(View):
         return replace(self, steps=((),) * len(self.encoders))
 
     def first_terms(self, terms: int | None) -> "TextView":
-        """Return this view with at most the first `terms` columns of each sparse encoder. Dense encoders keep all
-        columns. If `terms` is None, all encoders do."""
+        """Return a view with at most the first `terms` columns of each sparse encoder. Dense encoders keep all columns.
+        If `terms` is None, the view itself is returned."""
         if terms is None:
             return self
         dims = (min(dim, terms) if is_sparse else dim for dim, is_sparse in zip(self.dims, self.sparse, strict=True))
@@ -390,7 +397,8 @@ def _signed_roots(block: "csr_array") -> "csr_array":
 
 
 def weightings(tried: Mapping[str, Sequence[float]]) -> list[dict[str, float]]:
-    """Return a list of all combinations, text encoder -> weight, of the weights in `tried`, text encoder -> weights.
+    """Return a list of all combinations of the weights in `tried`, which maps a text encoder to the weights to try. A
+    combination maps each text encoder to one weight.
 
     A combination whose weights are all 0 is left out, because it would use no text encoder.
     """
@@ -424,10 +432,10 @@ class NumberedPairBlock(PairBlock, Protocol):
 
 @dataclass(frozen=True)
 class ViewBlock:
-    """A block of b images, as rows `x` (b, D) float32 of the image view, with m sentences, as rows `y` (m, d) of the
-    text view. Both are already normalised.
+    """A block of b images with m sentences, already normalised by their views.
 
-    Sentence j belongs to the image in row `owners[j]` of x, for `owners` (m,).
+    `x` (b, D) float32 are rows of the image view, and `y` (m, d) are rows of the text view. Sentence j belongs to the
+    image in row `owners[j]` of x, for `owners` (m,).
     """
 
     x: np.ndarray
@@ -435,8 +443,8 @@ class ViewBlock:
     owners: np.ndarray
 
     def images(self, rows: slice) -> "ViewBlock":
-        """Return a block with the images of the slice `rows`, which has a start and a stop, and with the sentences of
-        these images. The owners are counted from the start of the slice."""
+        """Return a block with the images of the slice `rows` and the sentences of these images. The slice must have a
+        start and a stop. The `owners` of the result are counted from the start of the slice."""
         if rows == slice(0, len(self.x)):
             return self
         inside = (self.owners >= rows.start) & (self.owners < rows.stop)
@@ -444,10 +452,11 @@ class ViewBlock:
 
 
 def sum_by_owner(y: Rows, owners: np.ndarray, n: int) -> Rows:
-    """Sum the vectors y (m, d) of the sentences of each of n images. Sentence j belongs to image `owners[j]`.
+    """Sum the vectors of the sentences of each image. Sentence j has the vector in row j of y (m, d), and belongs to
+    image `owners[j]` of `n`.
 
-    Return (n, d), with zeros for an image without sentences. If sentence i is the only sentence of image i for all i,
-    return `y` itself.
+    Return the sums (n, d), which are zero for an image without sentences. If sentence i is the only sentence of image i
+    for all i, return `y` itself.
     """
     if len(owners) == n and (owners == np.arange(n)).all():
         return y

@@ -21,13 +21,14 @@ from pipeline.models.linear.tuning import GridTrial, Tuned, paired_correlations,
 from pipeline.models.linear.views import as_sparse, shape_of
 
 TINY = np.finfo(np.float32).tiny
-"""Number that is added to AdaGrad's sums of squares before their root is a divisor, so that it is never zero."""
+"""Number that is added to AdaGrad's sums of squares before AdaGrad divides by their roots, so that the divisor is never
+zero."""
 CHECKED_ROWS = 256
 """Number of images that are read at once when `train` checks that all features are finite."""
 SCORE_INTERVAL = 2
 """Number of epochs from one score on dev to the next, while settings are chosen."""
 PATIENCE = 5
-"""Number of scores on dev in a row without an improvement after which training stops."""
+"""Number of consecutive scores on dev without an improvement after which training stops."""
 Images = np.ndarray | DiskRows
 """Image rows (n, D), in memory or on disk."""
 Sentences = sparse.csr_array | DiskRows
@@ -40,8 +41,8 @@ class WsabieSchedule:
 
     `max_norm` is alpha of eq. 4, and `dimensions` is the number c of columns of W and U. If `adaptive` is true, AdaGrad
     is used instead of SGD. An epoch visits each pair once in random order, and a step has `batch` pairs. In a step, at
-    most `max_samples` sentences are sampled, and the sentences of other images are the negatives of a pair. If none of
-    them violates the margin, the pair changes nothing.
+    most `max_samples` sentences are sampled. The negatives of a pair are the sampled sentences of other images. If no
+    negative violates the margin, the pair changes nothing.
     """
 
     epochs: int
@@ -58,26 +59,26 @@ def train(x: Images, y: Sentences, owners: np.ndarray, schedule: WsabieSchedule)
     """Train W (D, c) and U (d, c) by Wsabie, and yield a copy of the initial weights and then of the weights after each
     of `schedule.epochs` epochs.
 
-    x (n, D) are centred images and y (m, d) are sparse sentences, both in memory or as DiskRows. Sentence j belongs to
-    image `owners[j]`, for owners (m,), so there are m pairs. Sentences need not be centred, because only y_j - y_i
-    enters the loss.
+    x (n, D) are centred images and y (m, d) are sparse sentences. Each of the two is in memory or is DiskRows. Sentence
+    j belongs to image `owners[j]`, for `owners` (m,), so there are m pairs. Sentences need not be centred, because only
+    the differences y_j - y_i are in the loss.
 
     The loss is eq. 3 of Gong et al. 2014, the sum over pairs of L(r_i) max(0, 1 - x_i W U' y_i' + x_i W U' y_j'). By
     eq. 4, no column of W or U is longer than the root of alpha. For each pair, sentences of other images are sampled
     until a sentence y_j violates the margin of 1. If this is the s-th sample, r_i = floor((m - 1) / s) estimates the
-    rank, and L(r) = 1 + 1/2 + ... + 1/r.
+    rank of the sentence of the pair, and L(r) = 1 + 1/2 + ... + 1/r.
 
-    The paper takes a step for each pair. Here a step is the *mean* of the gradients of a batch at the same weights, in
-    which a pair without a violator has a gradient of zero. The columns are shortened once per step. With a batch of 1
-    this is the paper's step. With features of unit length, the mean over about 64 pairs puts the best learning rates of
+    The paper takes a step for each pair. Here a step is the *mean* of the gradients of a batch at the same weights. A
+    pair without a violator has a gradient of zero. The columns are shortened once per step. A step with a batch of 1 is
+    the step of the paper. With features of unit length, the mean over about 64 pairs puts the best learning rates of
     SGD inside the paper's grid. The sum of 64 gradients moves as far as 64 single steps, and would need learning rates
-    below the grid. For AdaGrad the mean and the sum give the same step, because AdaGrad divides each entry by the root
+    below the grid. For AdaGrad, the mean and the sum give the same step, because AdaGrad divides each entry by the root
     of its summed squared gradients. The initial weights are drawn from a Gaussian of unit variance, and columns that
-    are too long are shortened. If alpha is less than D and d, the entries then have the variances alpha / D and alpha /
-    d.
+    are too long are shortened. If alpha is less than D and d, the entries of W and U then have the variances alpha / D
+    and alpha / d.
 
-    The same seed and number of threads give the same directions. Raises InputError if all sentences belong to one
-    image, or there are none, if x is not finite, or if the weights diverge.
+    The same seed and number of threads give the same directions. Raises InputError if there are no sentences, if all
+    sentences belong to one image, if x is not finite, or if the weights diverge.
     """
     if not len(owners) or (owners == owners[0]).all():
         raise InputError(
@@ -115,11 +116,12 @@ def find_violators(
     `scores` (b, p) are the scores of each pair's image with p candidates, which are a random sample of sentences.
     `targets` (b,) are the scores of the images with the sentences of their own pairs. A candidate violates the margin
     if its score is greater than the target minus 1. `own` (b, p) marks the candidates that belong to the pair's own
-    image, which are skipped. Pair i visits the candidates in the order starts[i], starts[i] + 1, ..., and continues at
-    0 after the last.
+    image. These candidates are skipped. Pair i visits the candidates in the order starts[i], starts[i] + 1, ..., and
+    continues at 0 after the last candidate.
 
-    Returns the column of the first violator (b,), and the number of samples up to it (b,), which counts the violator
-    but no skipped candidate. The number is 0, and the column has no meaning, if no candidate violates the margin.
+    Returns for each pair the column of the first violator (b,), and the number of visited candidates (b,), which
+    includes the violator but no skipped candidate. If no candidate violates the margin, the number is 0, and the column
+    has no meaning.
     """
     size = scores.shape[1]
     turn = (np.arange(size) - starts[:, None]) % size
@@ -132,10 +134,10 @@ def find_violators(
 
 @dataclass(frozen=True)
 class Gradient:
-    """The gradient of the loss (eq. 3) on a batch: `w` (D, c) for W, and `u` (k, c) for the k rows of U with the
-    numbers `words` (k,), which are the words of the batch.
+    """The gradient of the loss (eq. 3) on a batch: `w` (D, c) for W, and `u` (k, c) for k rows of U.
 
-    The gradient of all other rows of U is zero.
+    `words` (k,) are the numbers of these rows, which belong to the words of the batch. The gradient of all other rows
+    of U is zero.
     """
 
     w: np.ndarray
@@ -165,8 +167,8 @@ def _step(
     """Update `weights` in place by one step with a batch of b pairs, whose sentences are the rows `pairs` (b,) of y.
 
     The violators of all b pairs are found in the same random sample of sentences. Each pair visits the sample from a
-    random start of its own.
-    `rank_weight` (m,) is the result of `rank_weights`. Raises InputError if the weights diverge.
+    random start of its own. `rank_weight` (m,) is the result of `rank_weights`. Raises InputError if the weights
+    diverge.
     """
     pool = rng.choice(len(owners), min(weights.schedule.max_samples, len(owners)), replace=False)
     images = x[owners[pairs]]
@@ -184,8 +186,8 @@ def _step(
 
 
 class _Weights:
-    """The weights W and U during a training, with their update rule (SGD or AdaGrad) and the constraint of eq. 4. They
-    are drawn at random and shortened when the object is created."""
+    """The weights W and U during a training, with their update rule (SGD or AdaGrad) and the constraint of eq. 4. The
+    weights are drawn at random and shortened when the object is created."""
 
     def __init__(self, dim_x: int, dim_y: int, schedule: WsabieSchedule, rng: np.random.Generator) -> None:
         self.schedule = schedule
@@ -210,8 +212,8 @@ class _Weights:
         self._shorten()
 
     def _shorten(self) -> None:
-        """Shorten every column of W and U whose squared length is greater than alpha to the squared length alpha, in
-        place.
+        """Shorten in place every column of W and U whose squared length is greater than alpha. The new squared length
+        is alpha.
 
         Raises InputError if a column is not finite, which means that the training has diverged.
         """
@@ -245,9 +247,10 @@ class WsabieSGD(UnitProjections, LinearModel):
         """Choose the learning rate on dev with the middle value of alpha, and then alpha with this learning rate.
         Return the model with the best recall sum on dev, and all trials.
 
-        Each training stops early if its score on dev does not improve. If `task.chosen` is given, only this combination
-        is trained, for the number of epochs that was best when it was chosen. Raises InputError if the training
-        sentences belong to fewer than two images, if a feature is not finite, or if the weights diverge.
+        Each training stops early if its score on dev does not improve. If `task.chosen` is not None, only this
+        combination is trained, for the number of epochs that was best when the combination was chosen. Raises
+        InputError if the training sentences belong to fewer than two images, if a feature is not finite, or if the
+        weights diverge.
         """
         search = _Search(cls, task)
         settings = task.settings
@@ -268,8 +271,8 @@ class WsabieSGD(UnitProjections, LinearModel):
 
 
 class _Attempt(NamedTuple):
-    """The result of one training: its learning rate, alpha and best epoch with the score on dev (`trial`), and the
-    `directions` after the best epoch."""
+    """The result of one training. `trial` has the learning rate, alpha, the best epoch, and the score on dev after this
+    epoch. `directions` are the directions after the best epoch."""
 
     trial: GridTrial
     directions: Directions
@@ -280,8 +283,8 @@ def _best(attempts: Sequence[_Attempt]) -> _Attempt:
 
 
 class _Search:
-    """The search for the learning rate and alpha of one task. It writes the training pairs to temporary files,
-    and every training reads them from there. It holds the views of the dev pairs in memory."""
+    """The search for the learning rate and alpha of one task. The training pairs are written to temporary files when
+    the object is created, and every training reads these files. The views of the dev pairs are in memory."""
 
     def __init__(self, model: type[WsabieSGD], task: FitTask) -> None:
         self.model = model
@@ -336,7 +339,7 @@ class _Search:
         return _Attempt(trial, best_directions)
 
     def finish(self, attempts: Sequence[_Attempt]) -> Tuned:
-        """Return the model of the attempt with the greatest recall sum on dev, with the trials of all attempts. Of
+        """Return the model of the attempt with the greatest recall sum on dev, with the trials of all attempts. Among
         equal attempts, the first is chosen."""
         task = self.task
         best, directions = _best(attempts)
@@ -363,8 +366,8 @@ def _gather(task: FitTask, mean_x: np.ndarray) -> tuple[DiskRows, DiskRows, np.n
     (D,) is the mean image, which is subtracted from the images.
 
     Returns the centred images (n, D), the sparse sentences (m, d) and the owners (m,). Sentence j belongs to image
-    owners[j]. Only the owners and the positions of the rows are in memory. Text vectors of dense encoders become
-    sparse too.
+    owners[j]. Only the owners and the positions of the rows in the files are in memory. The vectors of dense text
+    encoders become sparse too.
     """
     images = DiskRows(task.view.dim)
     sentences = DiskRows(task.text.dim, is_sparse=True)
