@@ -16,7 +16,7 @@ HEAD = """# Python
 This page is generated from the docstrings by `python -m jointspace.reference`.
 """
 MAX_SIGNATURE_CHARACTERS = 100
-"""Maximum length of a signature on one line. Longer signatures have one line per argument."""
+"""Maximum length of a line of a signature. Longer signatures have several lines."""
 
 
 def render() -> str:
@@ -58,7 +58,8 @@ def _heading(level: str, owner: str, name: str, one: Documented) -> list[str]:
 def _call(one: FunctionType) -> str:
     """Return the name and the signature of a function as in its source, without `self` or `cls`.
 
-    If the line would have more than MAX_SIGNATURE_CHARACTERS characters, each argument is on a line of its own.
+    If the line would have more than MAX_SIGNATURE_CHARACTERS characters, the arguments fill several lines, and each
+    line begins below the first argument. No argument is divided.
     """
     (node,) = ast.parse(textwrap.dedent(inspect.getsource(one))).body
     assert isinstance(node, ast.FunctionDef) and node.returns is not None
@@ -67,11 +68,14 @@ def _call(one: FunctionType) -> str:
             argument.annotation = ast.Name(str(argument.annotation.value))
     node.args.args = [each for each in node.args.args if each.arg not in ("self", "cls")]
     given = ast.unparse(node.args).replace("=", " = ")
+    *first, last = re.split(r"(?<!\*), (?=[\w*])(?![^\[(]*[\])])", given)
     result = ast.unparse(node.returns).replace("'", "")
-    call = f"{one.__name__}({given}) -> {result}"
-    if len(call) > MAX_SIGNATURE_CHARACTERS:
-        call = f"{one.__name__}(\n    " + re.sub(r", (?=[\w*])(?![^\[(]*[\])])", ",\n    ", given) + f",\n) -> {result}"
-    return call
+    lines = [f"{one.__name__}("]
+    for argument in [*(f"{each}, " for each in first), f"{last}) -> {result}"]:
+        if not lines[-1].endswith("(") and len(lines[-1] + argument.rstrip()) > MAX_SIGNATURE_CHARACTERS:
+            lines.append(" " * len(f"{one.__name__}("))
+        lines[-1] += argument
+    return "\n".join(map(str.rstrip, lines))
 
 
 def _prose(one: Documented) -> str:
