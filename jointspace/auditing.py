@@ -129,7 +129,7 @@ def _score(x: Mapping[str, np.ndarray], y: Mapping[str, Block], owners: np.ndarr
     """Score each image with all of its texts, and each single text, by cross-fitting. Return both kinds of scores.
 
     `x` and `y` have the vectors of images (n, D) and of texts (m, d) by encoder, and `owners` (m,) the row of the image
-    of each text. No two images may have equal vectors. `seed` divides the images into folds.
+    of each text. No two images that have texts may have equal vectors. `seed` divides the images into folds.
     """
     n = len(next(iter(x.values())))
     folds = draw_folds(np.empty((0, 2), np.int64), n, seed)

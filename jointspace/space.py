@@ -91,8 +91,8 @@ class Pairs:
     def rows(self, images: np.ndarray | slice, owners: np.ndarray, texts: np.ndarray | slice) -> "Pairs":
         """Return the pairs with only the rows `images` of the images and the rows `texts` of the texts.
 
-        `owners` (m,) has, for each text of these pairs, the row that its image will have. The rows of texts that are
-        left out are not used.
+        `owners` (m,) has, for each text of this object, the row of the text's image in the returned pairs. The values
+        of texts that are left out are not used.
         """
         kept = {name: block[images] for name, block in self.images.items()}
         return Pairs(kept, {name: block[texts] for name, block in self.texts.items()}, owners[texts])
@@ -101,10 +101,11 @@ class Pairs:
 class FittedSpace:
     """Normalized CCA (Gong et al. 2014, eq. 2) of image and text vectors. `fit` returns a FittedSpace.
 
-    `choice` has the settings that were best on the held-out images, under their names in the grid of `fit`. `transfer`
-    in it has the settings for the pairs `weak`, and `text_weights` the weight of each text encoder. `recall_sum` and
-    `mean_rank` in it are the results of these settings on the held-out images: the sum of the six recalls in percent,
-    and the mean rank of both directions. The space itself is then fitted to all pairs.
+    `choice` has the settings that were best on the held-out images, under their names in the grid of `fit`.
+    `choice["transfer"]` has the settings for the pairs `weak`, and is empty without such pairs.
+    `choice["text_weights"]` has the weight of each text encoder. `choice["recall_sum"]` and `choice["mean_rank"]` are
+    the results of these settings on the held-out images: the sum of the six recalls in percent, and the mean rank of
+    both directions. The space itself is fitted to all pairs, including the held-out images.
 
     `held_out` has the number of held-out `images`. Under `image_to_sentence` and `sentence_to_image`, it has the
     `recall@1`, `recall@5` and `recall@10` in percent on these images. If there is one image encoder and one text

@@ -175,9 +175,10 @@ def runnable(text: str) -> str:
 
 @cache
 def _program(name: str) -> str:
-    """Return `name` if the shell finds this Python's program under that name, and otherwise the path of the program.
+    """Return the path of the program `name` that is installed beside this Python, relative if it is in or below the
+    current folder.
 
-    The path is relative if the program is below the current folder.
+    Return `name` itself if the shell finds this program by its name, or if this Python has no such program.
     """
     installed = Path(sys.executable).with_name(name)
     found = shutil.which(name)
@@ -273,7 +274,7 @@ def command_of(stage: "Stage") -> click.Command:
 
 
 def say(line: str, err: bool = False) -> None:
-    """Print a line for the user on stdout, or on stderr if `err`. Its commands can be copied (see `runnable`)."""
+    """Print a line for the user on stdout, or on stderr if `err`, with commands that can be copied (see `runnable`)."""
     click.echo(printable(runnable(line)), err=err)
 
 

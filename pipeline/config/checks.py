@@ -134,7 +134,7 @@ def _regions(config: Config) -> Iterator[str]:
 
 
 def _variants(config: Config) -> Iterator[str]:
-    """Yield messages about settings of variants that their model or generator does not have, or does not use."""
+    """Yield a message for each variant with a setting that the variant's model or generator does not have or use."""
     for name, variant in config.variants.items():
         try:
             words = config.meaning(name, variant).word_vectors

@@ -18,7 +18,7 @@ Values = dict[str, object]
 TEXT_SECTIONS = (
     "tf_idf", "averaged", "fisher", "transformers", "sentence_transformers", "open_clip", "imported"
 )  # fmt: skip
-"""Sections that an entry of text_encoders could contain."""
+"""Names of the sections that an entry of text_encoders could contain in the former spelling."""
 
 WEIGHT_KEYS = ("architecture", "weights", "layer", "file", "sha256")
 PIXEL_KEYS = ("resize", "crop", "mean", "std", "interpolation", "flip")
@@ -29,10 +29,10 @@ IMAGE_KEYS = {
     "open_clip": ("pooling", *VECTOR_KEYS, "layer"), "timm": ("pooling", *VECTOR_KEYS),
     "transformers": ("pooling", *VECTOR_KEYS, "layer", "file", "sha256"),
 }  # fmt: skip
-"""Keys without any effect that the entry of an image encoder could have, by its kind."""
+"""Kind of an image encoder -> the keys that its entry could have without any effect. Such keys are removed."""
 
 NULLS = ("kind", "of", "path")
-"""Keys that any entry of an image encoder could have with the value null."""
+"""Keys that any entry of an image encoder could have with the value null. They are removed if they are null."""
 
 
 def accept_former_spelling(values: Mapping[str, object]) -> Values:

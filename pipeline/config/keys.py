@@ -53,7 +53,8 @@ SHOWN_BELOW = {
     "train_defaults": [spec.key for spec in MODELS if spec.section and spec.defaults == "train_defaults"],
     "language_defaults": [spec.key for spec in GENERATORS],
 }
-"""Key of shared settings -> the sections of registered models or generators that config/default.yaml shows after it."""
+"""Key of shared settings -> the keys of the sections that config/default.yaml shows after the shared settings. Each
+section has the settings of a registered model or generator."""
 COMMENT_COLUMN = 40
 """Column in which comments begin in config/default.yaml."""
 YAML_HEAD = """\

@@ -112,7 +112,7 @@ def validate(values: Mapping[str, object], source: Path | str = "configuration")
     """Merge `values` with the defaults and check the configuration.
 
     `source` is the name of the configuration for messages. Raises UsageError with the problems, of which at most
-    MAX_LISTED are listed. If single values are wrong, the checks of several values together are not made.
+    MAX_LISTED are listed. If a single value is wrong, the values are not compared with each other.
     """
     values = accept_former_spelling(values)
     full = dict(values)

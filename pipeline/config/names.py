@@ -159,7 +159,7 @@ class Config(OwnKeys):
         return self._recipe(name).uncorrected
 
     def members(self, name: str) -> tuple[str, ...]:
-        """Return the members of an ensemble, or () for another model. The members of a refit are refits."""
+        """Return the members of an ensemble, or () for another model. The members of a refitted ensemble are refits."""
         return self._recipe(name).members
 
     def ensemble(self, name: str) -> EnsembleSettings | None:
@@ -184,8 +184,9 @@ class Config(OwnKeys):
     def rate_source(self, name: str) -> str | None:
         """Return the name of the model from which the training of `name` takes the learning rate, or None.
 
-        If `name` has several learning rates to try, this is the first of the models that differ from it only in the
-        seed, for which dev chooses the rate. It is None if `name` itself is the first, and for a refit.
+        If models differ only in their seeds and have several learning rates to try, dev chooses the rate of the first
+        of these models, and the others take this rate. The result is None if `name` itself is the first, if it has a
+        single learning rate or none, and if it is a refit.
         """
         model = self.model(name)
         if not isinstance(model.settings, TrainSettings) or len(model.settings.rates) == 1 or self.refits(name):
@@ -238,7 +239,7 @@ class Config(OwnKeys):
 
     @property
     def single(self) -> dict[str, Variant]:
-        """The registered models and the variants, without ensembles."""
+        """The registered models and the variants by name, without ensembles. A registered model is a plain Variant."""
         registered = {spec.name: Variant(model=spec.name) for spec in MODELS if spec.made_by != "combine"}
         return registered | self.variants
 
@@ -313,8 +314,8 @@ class Config(OwnKeys):
         return (*self.encoders, *self.study.encoders)
 
     def image_steps(self, encoders: Iterable[str]) -> tuple[str, ...] | tuple[tuple[str, ...], ...]:
-        """Return a tuple of the transforms of features for each encoder name in `encoders`, or a single tuple if all
-        are the same.
+        """Return the transforms of the features of the `encoders`: one tuple of transforms per encoder, or a single
+        tuple of transforms if all encoders have the same transforms.
 
         The last transform of an encoder with a `weight` other than 1 is the product with the weight, `times WEIGHT`.
         """
@@ -327,7 +328,8 @@ class Config(OwnKeys):
         return steps[0] if len(set(steps)) == 1 else tuple(steps)
 
     def _maker(self, name: str) -> str:
-        """Return the encoder that makes the features of `name`. For precomputed features it is `made_by`, if set."""
+        """Return `name`, or, if the encoder `name` has precomputed features and `made_by` is set, the value of
+        `made_by`."""
         entry = self.encoder(name)
         return entry.base or name if entry.spec.reads == "vectors" else name
 
@@ -360,9 +362,9 @@ def make_recipes(written: Mapping[str, tuple[Base, Steps]]) -> dict[str, Recipe]
     """Return the recipes of all models by name: the models in `written`, and all models that these need.
 
     `written` has the base and the steps of each model that the configuration names. The base of a model with steps gets
-    the name of the first written model that equals it and has no steps, or else the name of the model and `-plain`. A
-    needed model without a name is named after its base and its steps. If the model to start from does not exist,
-    `start` of the recipe is None, and `Config.start` raises an error.
+    the name of the first written model without steps that equals the base. If there is none, the name is `NAME-plain`
+    for the model NAME. Another needed model without a name is named after its base and its steps. If the model to start
+    from does not exist, `start` of the recipe is None, and `Config.start` raises an error.
     """
     bases = {name: base for name, (base, steps) in written.items() if not steps.endings}
     models: dict[str, tuple[str, Steps]] = {}

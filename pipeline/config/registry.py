@@ -43,7 +43,7 @@ class Spec:
 
     @property
     def stored_kind(self) -> dict[str, str]:
-        """The setting `kind`, as a mapping, that is stored with an encoder whose class is at an import path.
+        """The mapping `{"kind": import path}` that is stored with an encoder whose class is at an import path.
 
         The mapping is empty for a registered kind.
         """
@@ -163,9 +163,10 @@ def _import_with_former_names(place: str) -> Any:
 def find_spec(what: str, name: str, specs: Sequence[AnySpec], other: AnySpec | None = None) -> AnySpec:
     """Return the registered spec with this name, or make a spec if `name` is the import path of a class.
 
-    The made spec is a copy of the spec of the registered base class of the class, or else of `other`, if it is given.
-    The fields in the mapping SPEC of the class replace the fields of the copy. `what` is the noun for the class in
-    messages. Raises UsageError for an unknown name or a wrong class.
+    The made spec is a copy of the spec of the registered base class of the class. Without such a base class, it is a
+    copy of `other`, or has default values if `other` is None. The fields in the mapping SPEC of the class replace the
+    fields of the copy. `what` is the noun for the class in messages. Raises UsageError for an unknown name or a wrong
+    class, and if the user has not allowed the import path.
     """
     return _outside(what, import_allowed(what, name), name, specs, other) if ":" in name else find(what, name, specs)
 
@@ -376,7 +377,8 @@ class ModelSpec(Spec):
 
     @property
     def form(self) -> str:
-        """The form of the captions that the model reads. `tokens` and `trees` are also the names of their folders."""
+        """The form of the captions that the model reads: `trees` for both kinds of parse trees, and otherwise the value
+        of `sentences`. A run stores tokens and trees in folders with these names."""
         return "trees" if self.trees else self.sentences
 
     @property
@@ -412,8 +414,8 @@ class ModelSpec(Spec):
 
     @property
     def joint_space(self) -> bool:
-        """Whether the model gives any image one vector and any text, without a parse tree, one vector, which it
-        compares by inner product. Ensembles do not. The vectors need not have length 1."""
+        """Whether the model embeds any image as one vector and any text as one vector, without a parse tree, and
+        compares the two by inner product. The vectors need not have length 1. It is false for ensembles."""
         return self.metric == "inner_product" and not (self.multi_vector or self.trees or self.made_by == "combine")
 
 

@@ -76,8 +76,8 @@ def find_vectors(entry: "WordVectorsEntry", texts: TrainTexts) -> WordVectors:
     """Return the word vectors that an encoder's entry names.
 
     They are the vectors that the run has trained on its captions, or vectors in a file. From a file, the vectors of the
-    words in the training captions are read, and also the vectors of the first words in the file, whose number is the
-    key `words`.
+    words in the training captions are read, and also the vectors of the first words in the file, as many as the key
+    `words` of the entry says.
     """
     if entry.corpus:
         return texts.corpus()

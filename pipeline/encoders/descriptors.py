@@ -3,7 +3,7 @@
 GIST and the RGB histogram describe a whole image. CSIFT, RGBSIFT and HOG describe every point of a dense grid, and
 codebooks and VLAD pool them to one vector per image. Pixels are (side, side, 3) uint8 RGB in all functions. OpenCV
 computes the descriptors: the Gabor filters of GIST are applied to an image pyramid, not in the Fourier domain, and a
-colour SIFT consists of the unit-length SIFTs of three channels.
+colour SIFT consists of the SIFTs of three channels, which have equal lengths.
 """
 
 import math
@@ -73,7 +73,8 @@ def rgb_histogram(pixels: np.ndarray) -> np.ndarray:
 def rgb_sift(pixels: np.ndarray, grid: PatchGrid) -> np.ndarray:
     """Compute the SIFT descriptors of the red, green and blue channels at the grid points: (n_points, 384) float32.
 
-    A row has the 128 numbers of each channel one after another, and each channel has unit length.
+    A row has the 128 numbers of each channel one after another. As OpenCV scales and rounds them, the vector of a
+    channel has about the length 512, or is zero in a flat area.
     """
     return _sift(pixels, grid)
 
@@ -81,8 +82,8 @@ def rgb_sift(pixels: np.ndarray, grid: PatchGrid) -> np.ndarray:
 def colour_sift(pixels: np.ndarray, grid: PatchGrid) -> np.ndarray:
     """Compute C-SIFT descriptors (van de Sande et al. 2010) at the grid points: (n_points, 384) float32.
 
-    They are the SIFT descriptors of three channels, of 128 numbers and unit length each: the intensity,
-    (R - G) / (R + G + B), and (R + G - 2 B) / (R + G + B). The channels are scaled to 8 bits.
+    They are the SIFT descriptors of three channels, with 128 numbers each: the intensity, (R - G) / (R + G + B), and
+    (R + G - 2 B) / (R + G + B). The channels are scaled to 8 bits. The vectors have the lengths of `rgb_sift`.
     """
     red, green, blue = (pixels[..., channel].astype(np.float32) for channel in range(3))
     total = red + green + blue
@@ -194,8 +195,8 @@ def vlad(descriptors: np.ndarray, words: np.ndarray) -> np.ndarray:
 class DescriptorSampler:
     """Function that samples at most `count` local descriptors of each kind in LOCAL from an image.
 
-    The descriptors are computed at the points of `grid`. The seed and the pixels determine the sample. The object can
-    be pickled.
+    The descriptors are computed at the points of `grid`, and returned as kind -> (n, raw_dim). The seed and the pixels
+    determine the sample. The object can be pickled.
     """
 
     grid: PatchGrid

@@ -113,7 +113,7 @@ class Extractor:
 
 
 class _Batches:
-    """Collects images into batches for an extractor, and collects their features.
+    """The batches of images that an extractor encodes, and the features of these images.
 
     Each image is copied once, into its row of the batch. If the extractor uses a GPU, the batch is in pinned memory,
     from which the GPU copies it while the CPU continues. If `count` is given, at most `count` images may be added.
@@ -237,7 +237,7 @@ Item = TypeVar("Item")
 
 
 class Stopwatch:
-    """Measures the time of each step of an extraction. Time that is not measured counts as the forward pass."""
+    """A clock for the steps of an extraction. Time that is not measured counts as the forward pass of the networks."""
 
     def __init__(self) -> None:
         self.restart()
@@ -247,9 +247,9 @@ class Stopwatch:
         self._seconds: dict[str, float] = {"decode": 0.0, "write": 0.0}
 
     def iterate(self, task: str, items: Iterable[Item]) -> Iterator[Item]:
-        """Yield the items, and count the time of waiting for them as `task`.
+        """Yield the `items`, and count the time that `items` needs to yield them under the name `task`.
 
-        Time that is counted under another name meanwhile is not counted twice.
+        Time that is counted under another name during this time is not counted twice.
         """
         remaining = iter(items)
         while True:
@@ -271,9 +271,9 @@ class Stopwatch:
             self._seconds[task] = self._seconds.get(task, 0.0) + spent
 
     def describe(self, images: int) -> str:
-        """Return a line with the speed and the share of each step in the time, and restart the stopwatch.
+        """Return a line for the log with the images per second and each step's share of the time. Restart the clock.
 
-        `images` is the number of images that were encoded since the last start.
+        `images` is the number of images that were encoded since the clock was started or restarted.
         """
         total = time.perf_counter() - self._start
         shares = {**self._seconds, "forward": total - sum(self._seconds.values())}

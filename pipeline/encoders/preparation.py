@@ -19,7 +19,7 @@ from pipeline.images.preprocess import Photograph, PhotographReader, Preprocessi
 
 @dataclass(frozen=True)
 class Crops:
-    """Renders regions as crops, as in R-CNN.
+    """A view that renders regions as crops, as in R-CNN.
 
     Every region is warped to a square of `side` pixels, in which the box has a border of `context` pixels with its
     surroundings. Surroundings outside the image are filled with `mean` (3 numbers in [0, 1]). Only the first region of
@@ -64,7 +64,7 @@ class Crops:
 
 @dataclass(frozen=True)
 class WholeImages:
-    """Renders whole images, from whose activation maps regions are pooled.
+    """A view that renders whole images, from whose activation maps regions are pooled.
 
     The shorter side is resized to `side` pixels, and the longer side in proportion. The longer side is rounded to a
     multiple of `step`, which limits the number of sizes, and is at most `aspect` times the shorter side.
@@ -198,7 +198,8 @@ MIN_OBJECT_OVERLAP = 0.5
 TRIES = 20
 """Number of random boxes that are drawn for each region."""
 JITTER = 0.25
-"""Largest distance between the corners of a region and of its object, as a share of the object's side."""
+"""Largest shift of each side of a random region from the same side of its object, as a share of the object's width or
+height."""
 MIN_BACKGROUND_SIDE = 0.1
 """Smallest side of a background region, as a share of the image's side."""
 
@@ -251,9 +252,9 @@ def sample_regions(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Sample boxes (n, 4) in an image of `size` (width, height), and return them with their classes (n,).
 
-    `boxes` (m, 4) and `classes` (m,), numbered from 1, are the objects in the image. All boxes are x1, y1, x2, y2 in
-    pixels. The POSITIVES boxes near objects are first, then boxes of the background
-    (class 0). There are fewer than BACKGROUND boxes of the background if large objects leave too little room.
+    `boxes` (m, 4) and `classes` (m,), numbered from 1, are the objects in the image, of which there must be at least
+    one. All boxes are x1, y1, x2, y2 in pixels. POSITIVES boxes near objects come first, and at most BACKGROUND boxes
+    of the background (class 0) follow. They are fewer if large objects leave too little room.
     """
     chosen = rng.integers(len(boxes), size=POSITIVES)
     positives = [_near(boxes[row], size, rng) for row in chosen]
@@ -281,7 +282,7 @@ def _near(box: np.ndarray, size: tuple[int, int], rng: np.random.Generator) -> n
 def schedule_images(images: int, per_batch: int, iterations: int, seed: int) -> np.ndarray:
     """Return the numbers (iterations * per_batch,), from 0 to `images` - 1, of the images for a training.
 
-    They are shuffled epochs, each with every image once, of which the last is cut off.
+    Each epoch has every image once, in a random order. The last epoch is cut off at the length of the result.
     """
     wanted = iterations * per_batch
     rng = np.random.default_rng(seed)

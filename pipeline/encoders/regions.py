@@ -38,7 +38,7 @@ POOL_FUNCTIONS = (functional.adaptive_avg_pool2d, functional.adaptive_max_pool2d
 
 
 class RegionEncoder(nn.Module):
-    """Maps pixels (n, height, width, 3) uint8 and boxes (n, k, 4) to features (n, k, dim) float32.
+    """Module that maps pixels (n, height, width, 3) uint8 and boxes (n, k, 4) to features (n, k, dim) float32.
 
     The columns x1, y1, x2, y2 of the boxes are shares of the width and height. `trunk` computes an activation map from
     the pixels that `encoder` has normalised. A feature is the mean over a box of the bilinear interpolation of the map.

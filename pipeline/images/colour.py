@@ -35,14 +35,14 @@ known profiles, of printing presses, have 3 MB."""
 MAX_CACHED_PROFILES = 32
 """Number of different profiles that a process keeps. A camera or a phone has one profile."""
 PROFILE_MODES = {b"RGB ": "RGB", b"GRAY": "L", b"CMYK": "CMYK"}
-"""Pillow's mode for the colour space in a profile's header."""
+"""Colour space in the header of a profile -> Pillow's mode of the images that the profile converts."""
 OTHER_BYTE_ORDER = {"little": "B", "big": "L"}[sys.byteorder]
 DEEP_COLOURS = {
     f"{mode};16{order}": f"{mode};16{other}"
     for mode in ("RGB", "RGBX", "RGBA")
     for order, other in ("LB", "BL", "N" + OTHER_BYTE_ORDER)
 }
-"""Maps Pillow's name of a mode with 16-bit samples to its name of the same mode with the other byte order."""
+"""Pillow's name of a mode with 16-bit samples -> Pillow's name of the same mode with the other byte order."""
 GREY_MODES = ("1", "L", "LA", "La", "I", "F", "I;16", "I;16L", "I;16B")
 PROBE_LEVELS = range(0, 256, 51)
 """Levels of each channel in the colours that test whether a profile is sRGB."""
@@ -53,7 +53,7 @@ MIN_WHITE_LEVEL = 200
 
 
 class UnreadableImage(Refused):
-    """An unusable image.
+    """Error for the bytes of an image that cannot be used.
 
     `reason` is not-an-image, truncated, damaged, not-finite, too-large, too-small, too-elongated, too-slow,
     out-of-memory, unsupported-tiff, or a reason that names the package that must be installed. `detail` says more.

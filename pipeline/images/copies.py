@@ -96,8 +96,8 @@ def _search_exactly(read: ReadRows, blocks: list[np.ndarray]) -> Iterator[tuple[
 def _search_index(read: ReadRows, blocks: list[np.ndarray]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield approximate results of `_search_exactly`, from indexes of principal components of the features.
 
-    Each index has INDEX_ROWS photos. All indexes have the same lists, so that together they find the same photos as a
-    single index of all photos.
+    Each index has at most INDEX_ROWS photos. All indexes have the same lists, so that the best results of all indexes
+    together are the results of a single index of all photos.
     """
     count = sum(map(len, blocks))
     sample = np.linspace(0, count - 1, MAX_EXACT_PHOTOS).astype(int)

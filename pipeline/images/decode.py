@@ -48,7 +48,7 @@ IPTC_CAPTION = (2, 120)
 MIN_DESCRIPTION_WORDS = 3
 """Smallest number of words of a description inside a file. A shorter description is ignored."""
 STOCK_DESCRIPTION = re.compile("digital (still )?camera|(created|generated|edited) (with|by|using)", re.IGNORECASE)
-"""Words in descriptions that no person wrote, such as OLYMPUS DIGITAL CAMERA."""
+"""Pattern of words in descriptions that a camera or a program wrote, such as OLYMPUS DIGITAL CAMERA."""
 RGB = 3
 """The mode of torchvision's decoder in which it returns three colours."""
 MAX_HEADER_SECONDS = 1

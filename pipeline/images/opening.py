@@ -68,10 +68,10 @@ MAX_SCANS = 100
 """Largest number of scans in a JPEG. A JPEG with more scans is rejected as too slow. Each scan is a pass over all
 pixels, and may have as few as 14 bytes. Encoders write ten scans, and libtiff has this limit too."""
 MARGIN = 2
-"""Smallest ratio of the shorter side of a JPEG that is decoded smaller to the side to which it is then resized. With a
-ratio above 1, the quality of the result depends on the resizing and not on the decoding."""
+"""Smallest ratio between the shorter side of a JPEG after it was decoded at a reduced size, and the side to which the
+result is resized next. With a ratio above 1, the quality depends on the resizing and not on the decoding."""
 JPEG_SCALES = (1, 2, 4, 8)
-"""Factors by which a JPEG can be decoded smaller."""
+"""Factors by which the decoder can divide the width and height of a JPEG."""
 SCAN_MARKER = 0xDA
 END_MARKER = 0xD9
 MARKER = re.compile(rb"\xff([\x02-\xcf\xd8-\xfe])")
@@ -274,17 +274,17 @@ def _jpeg_scale(size: tuple[int, int], side: int | None) -> tuple[int, tuple[int
 
 
 TIFF_COMPRESSIONS = TiffImagePlugin.COMPRESSION_INFO.keys() - {50001}
-"""Values of Compression that are read. Pillow's libtiff is built without 50001, WebP."""
+"""Values of the TIFF tag Compression with which files are read. Pillow's libtiff is built without 50001, WebP."""
 SAMPLE_KINDS = {1: "unsigned", 2: "signed", 3: "floating-point", 5: "complex", 6: "complex"}
-"""Names for the values of SampleFormat."""
+"""Value of the TIFF tag SampleFormat -> the name of this kind of samples."""
 NATIVE_ORDER = {"I;16BS": "I;16NS", "I;32BS": "I;32NS", "F;32BF": "F;32NF"}
-"""Maps Pillow's names of big-endian samples to its names of samples in the byte order of this machine. libtiff returns
-samples in the latter order."""
+"""Pillow's name of big-endian samples -> Pillow's name of the same samples in the byte order of this machine, in which
+libtiff returns samples."""
 FOURTH_BAND = "have a fourth band whose meaning is not stated: it is ignored"
 
 
 class TiffColours(NamedTuple):
-    """The TIFF layouts that are read for one value of PhotometricInterpretation, which `name` describes.
+    """The TIFF layouts that are read for one value of the tag PhotometricInterpretation, which `name` describes.
 
     `bands` is the number of bands that are colours. `bits` maps a name in SAMPLE_KINDS to the numbers of bits that a
     sample of this kind may have. `extras` are the values of ExtraSamples that the first band after the colours may have

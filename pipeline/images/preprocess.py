@@ -106,10 +106,10 @@ class View(NamedTuple):
 class PhotographReader:
     """A reader of photos. The object can be pickled.
 
-    The caller gives the function `read(path, offset, size)`, which returns `size` bytes of the file `path` from the
-    byte `offset` on. Both are None for a whole file. `limits` are the limits on images. `processes` is the number of
-    processes in which `views` decodes photos. With 0, `views` decodes them in this process. The methods raise
-    InputError for a photo that cannot be read, or that has changed since it was ingested.
+    `read(path, offset, size)` is a function that returns `size` bytes of the file `path` from the byte `offset` on. If
+    `offset` and `size` are None, it returns the whole file. `limits` are the limits on images. `processes` is the
+    number of processes in which `views` decodes photos. With 0, `views` decodes photos in this process. The methods
+    raise InputError for a photo that cannot be read, or that has changed since it was ingested.
     """
 
     read: Callable[..., bytes]
@@ -135,9 +135,9 @@ class PhotographReader:
         return [view.describe(array) if view.describe else array for array, view in zip(pixels, views, strict=True)]
 
     def views(self, photographs: Iterable[Photograph], views: Sequence[View]) -> Iterator[list[Any]]:
-        """Yield the result of `load` for each photo, in order. The decoding processes compute it.
+        """Yield the result of `load` for each photo, in order. The results are computed in the decoding processes.
 
-        Raises InputError, with the name of the photo, if a photo cannot be read.
+        Raises InputError, with the name of the photo, if a photo cannot be read or has changed.
         """
         photographs, ahead = tee(photographs)
         room = sum(3 * view.preprocessing.side**2 for view in views)

@@ -25,7 +25,8 @@ SIZE_TOLERANCE = 0.02
 """Share by which the number of test images may differ from the published number, because `ingest` removes duplicates.
 If the difference is larger, the published table is not reproduced."""
 MIN_TRAININGS = 3
-"""Smallest number of trainings of both systems, or of disjoint draws, for which an interval is given."""
+"""Smallest number of trainings that each of two systems must have for an interval of their difference. Draws without
+a common training image count as trainings."""
 GALLERIES = {
     PROTOCOLS[0]: "every caption in the gallery", PROTOCOLS[1]: "the first caption of each image in the gallery"
 }  # fmt: skip
@@ -186,7 +187,10 @@ class Reproduction:
     def _differences(
         self, table: PublishedTable, systems: Mapping[str, Mapping[str, Sequence[System]]]
     ) -> list[dict[str, Any]]:
-        """Return the differences between the reproduced systems of each pair of rows that the paper compares."""
+        """Return the differences between the reproduced systems of each pair of rows that the paper compares.
+
+        The first reproduced system of each row is used. A pair with a row without such a system is left out.
+        """
         numbers = {row.name: dict(zip(table.columns, row.numbers, strict=True)) for row in table.rows}
         differences = []
         for above, below in table.differences:

@@ -63,7 +63,7 @@ def system(name: str, values: Sequence[Sequence[float] | None]) -> Result:
 
 
 def dump(result: Result) -> str:
-    """Write a result as JSON with four decimals, and with one line for each table, row and difference."""
+    """Return a result as JSON text with four decimals, and with one line for each table, row and difference."""
     rounded = json.loads(json.dumps(result), parse_float=lambda text: round(float(text), 4))
     return LINE_STARTS.sub(r"\n\1", json.dumps(rounded, ensure_ascii=False)) + "\n"
 
@@ -79,10 +79,11 @@ def render(table: Result) -> str:
 
 def render_table(table: Result) -> list[str]:
     """Return the lines of a Markdown table with the published numbers, the reproduced and the improved systems of each
-    row. If no row has published numbers, reproduced systems or improved systems, their columns are left out.
+    row.
 
-    A cell has the numbers of a group of columns. Each number of a system is the mean of the trainings ± their standard
-    deviation.
+    The columns of the published numbers are left out if no row has published numbers. The same holds for the columns of
+    reproduced and of improved systems. A cell has the numbers of a group of columns. Each number of a system is the
+    mean of the trainings ± their standard deviation. The list is empty if the table has no rows.
     """
     rows = table["rows"]
     if not rows:

@@ -46,9 +46,9 @@ MAX_MINUTES = 600
 
 @dataclass(frozen=True)
 class ReportCell:
-    """The value of a measure of a model, or its mean over seeds. `best` says that no other model is better.
+    """The value of a measure of a model, or its mean over seeds. `best` says whether no other model is better.
 
-    A single training may have an `interval`, and several seeds have a standard `deviation`. They are None otherwise.
+    A single training may have an `interval`, and several seeds have a standard `deviation`. Both are None otherwise.
     """
 
     value: float

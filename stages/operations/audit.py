@@ -181,7 +181,7 @@ def audit(run: StageRun, job: Job) -> None:
 
 
 def _find_copies(run: Run) -> "tuple[np.ndarray, np.ndarray]":
-    """Find the pairs of near-duplicates: photos with near features of the first image encoder, whose grey thumbnails
+    """Find the pairs of near-duplicates: photos with similar features of the first image encoder, whose grey thumbnails
     have a correlation of at least MIN_COPY_CORRELATION.
 
     Return the image_ids (p, 2) of each pair, the lower id first, and the correlations (p,). The pairs are sorted by
@@ -255,9 +255,9 @@ def worst_captions(photographs: "Scores", captions: "Scores") -> Iterator[dict[s
     `photographs` has the scores of photos and `captions` of single captions. In both groups, the findings are sorted by
     score, the lowest first. All items that are probably wrong are listed, or the MIN_LISTED_CAPTIONS items with the
     lowest scores if these are more. In a finding, `threshold` is the greatest score of the items that are probably
-    wrong, and `false_discovery_rate` the least estimated share of right items in a list of the lowest scores that
-    includes the finding. A finding is `reliable` if this share is at most FALSE_DISCOVERY_RATE. Single captions of
-    photos with a reliable finding are left out.
+    wrong, or -inf if there are none. `false_discovery_rate` is the least estimated share of right items in a list of
+    the lowest scores that includes the finding. A finding is `reliable` if this share is at most FALSE_DISCOVERY_RATE.
+    Single captions of photos with a reliable finding are left out.
     """
     import numpy as np
 

@@ -31,26 +31,27 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 JOBS = re.compile(r"(\w+) {2,}(\d+)$")
-"""A line of Snakemake's table of jobs: the name of a rule and the number of its jobs. The last line is `total`."""
+"""Pattern of a line in Snakemake's table of jobs: the name of a rule and the number of its jobs. The last line has the
+name `total`."""
 DONE = re.compile(r"Finished jobid: \d+ \(Rule: (\w+)\)")
-"""The line that Snakemake prints when a job has finished."""
+"""Pattern of the line that Snakemake writes when a job of a rule has finished."""
 RULE = re.compile(r"(?:local)?rule (\w+):")
-"""The line that Snakemake prints when a job starts."""
+"""Pattern of the beginning of the line that Snakemake writes when a job of a rule starts."""
 FAILED = re.compile(r"Error in rule (\w+)")
-"""The line that Snakemake prints when a job has failed."""
+"""Pattern of the words that Snakemake writes when a job of a rule has failed."""
 REFUSED = re.compile(r"^\w+(Exception|Error)\b", flags=re.M)
-"""The first words of Snakemake's message when it starts no job at all."""
+"""Pattern of the first word of the message with which Snakemake ends before it has started a job."""
 LOCKED = re.compile(r"^LockException:", flags=re.M)
-"""The first word of Snakemake's message when another run has locked the folder."""
+"""Pattern of the first word of Snakemake's message when another run has locked the folder."""
 BAD_OPTION = re.compile(r"^\S+: error: (.+)$", flags=re.M)
-"""The line in which Snakemake rejects an option, after its list of all options."""
+"""Pattern of the line in which Snakemake rejects an option, after its list of all options."""
 MISSING_EXECUTOR = re.compile(r"--executor.*invalid choice: '(slurm|cluster-generic)'")
-"""The part of a line matched by BAD_OPTION that names an executor which is not installed, but which an extra
-installs."""
+"""Pattern of a rejected option --executor. It matches the name of an executor that is not installed, but that an extra
+of jointspace installs."""
 RUNS_NOTHING = re.compile(r"-[a-zA-Z]*n[a-zA-Z]*|--dry-?run|--unlock")
-"""Options of Snakemake with which it runs no job, also combined with other short options (-np)."""
+"""Pattern of the options with which Snakemake runs no job, alone or combined with other short options (-np)."""
 STATUS = re.compile(r"non-zero exit status (\d+)")
-"""The part of Snakemake's message that has the exit code of a failed job."""
+"""Pattern of the part of Snakemake's message that has the exit code of a failed job."""
 POLL_SECONDS = 0.2
 """Number of seconds between two reads of the file with Snakemake's output."""
 SHUTDOWN_SECONDS = 60

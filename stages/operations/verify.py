@@ -146,7 +146,8 @@ def _remedy(run: Run | None, folder: Path, targets: list[Path]) -> str:
 
     `targets` are paths relative to `folder`, the folder of the run. `run` is None if the run cannot be opened: the
     command then has CONFIG in place of the path of the configuration. Without targets, and for a run of `apply`, the
-    sentence says to copy the files again. It says to move a run that is no longer in the folder in which it was made.
+    sentence says to copy the files again. For a run that is no longer in the folder in which it was made, the sentence
+    says to move the run back.
     """
     from pipeline.run.reading.application import RECORD
 

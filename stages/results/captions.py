@@ -403,8 +403,8 @@ def _read_box_texts(
 def _list_sentences(
     run: Run, images: "Sequence[ShownImage]", people: "DescribedImages", split: str, analyze: Callable[[str], list[str]]
 ) -> list[list[list[str]]]:
-    """Return, for each of the `images` of a split, a list of the captions that people wrote for it. `analyze` makes the
-    list of words of each caption. An image without captions has an empty list."""
+    """Return, for each of the `images` of a split, a list of the captions that people wrote for the image. `analyze`
+    makes the list of words of each caption. An image without captions has an empty list."""
     owners = run.manifest.sentence_images
     by_image: dict[int, list[list[str]]] = {}
     for sentence_id, text in zip(people.pairs[split].names, people.texts[split], strict=True):

@@ -152,8 +152,8 @@ def test_refused(name: str) -> None:
 
 
 def decode_within(megabytes_and_data: tuple[int, bytes]) -> tuple[int, int]:
-    """Decode a photo while this process may use only this number of MiB beyond its present memory. Return the size of
-    the photo."""
+    """Decode a photo while this process may use only a certain number of MiB beyond its present memory. Return the size
+    of the photo. The argument has this number and the bytes of the photo."""
     megabytes, data = megabytes_and_data
     before = resource.getrlimit(resource.RLIMIT_AS)
     decode(JPEG, LIMITS)  # The first call imports the modules for decoding.
@@ -404,7 +404,8 @@ def test_a_photo_is_turned_upright_by_its_exif_orientation() -> None:
 
 
 def test_a_photo_is_turned_upright_although_pillow_cannot_write_its_exif_again() -> None:
-    """The camera's name is a number, and is written as text only. The stored size is the size of the decoded photo."""
+    """Checks a photo whose EXIF data has a number as the name of the camera, which Pillow reads but writes only if it is
+    a text. The size that `inspect` returns is the size of the decoded photo."""
     # The tag Model with one value of the type double, which is stored after the entries, and the orientation.
     model = struct.pack("<HHII", 0x0110, 12, 1, 38)
     entry = struct.pack("<HHIHH", 0x0112, 3, 1, 6, 0)
@@ -417,7 +418,7 @@ def test_a_photo_is_turned_upright_although_pillow_cannot_write_its_exif_again()
 
 
 def test_an_orientation_that_is_stored_as_a_float_turns_a_photo() -> None:
-    """The stored size, which `inspect` takes from the header, is the size of the decoded photo."""
+    """Checks the decoded photo, and that the size that `inspect` reads in the header is the size of this photo."""
     orientation = struct.pack("<HHII", 0x0112, 12, 1, 26) + struct.pack("<Id", 0, 6.0)
     photo = encoded(PHOTOGRAPH, "JPEG", exif=b"Exif\0\0II*\0" + struct.pack("<IH", 8, 1) + orientation, quality=95)
     upright = decode(encoded(PHOTOGRAPH, "JPEG", quality=95), LIMITS).rotate(-90, expand=True)

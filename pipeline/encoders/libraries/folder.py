@@ -33,21 +33,25 @@ TOKENIZER_FILES = ("tokenizer.json", "vocab.json", "vocab.txt", "merges.txt", "a
 """Names of tokenizers and vocabularies. All other JSON files are configurations."""
 
 ELSEWHERE = re.compile(r"(local-dir|hf-hub|hf_hub|file|https?):|timm_", re.IGNORECASE)
-"""Beginnings of the names of networks in a folder, on a hub, or of another library."""
+"""Pattern of the beginning of a text in a configuration that names a network in a folder, on a hub, or of another
+library."""
 IGNORED = re.compile(r"[\0- ]")
-"""Characters that a parser of URLs ignores before or in a name that ELSEWHERE matches, as in older versions of timm."""
+"""Control characters and the space. A parser of URLs, as in older versions of timm, ignores them in a name. They are
+removed from a text before it is compared with ELSEWHERE."""
 
 REFUSED_KEYS = frozenset((
     "auto_map", "backbone", "backbone_config", "hf_model_name", "quantization_config", "timm_model_pretrained",
     "use_timm_backbone", "bpe_path", "base_model_name_or_path", "peft_type",
 ))  # fmt: skip
-"""Keys that name code or another network, which the library would load."""
+"""Keys that name code or another network, which the library would load. A configuration with a value for such a key is
+refused, unless the value is empty, zero or false."""
 
 LOADER_KEYS = frozenset((
     "transformers_weights", "tokenizer_file", "fast_tokenizer_files", "tokenizer_name_or_path", "tokenizer_args",
     "processor_kwargs", "config_args", "config_kwargs", "model_kwargs",
 ))  # fmt: skip
-"""Keys by which the loader of a library reads files of other folders, or runs other code."""
+"""Keys by which the loader of a library reads files of other folders, or runs other code. A configuration with a value
+for such a key is refused, unless the value is empty, zero or false."""
 
 ATTENTION = re.compile(r"_?attn_implementation(_internal)?")
 """Keys that name an implementation of attention."""
@@ -55,7 +59,7 @@ KNOWN_ATTENTION = (None, "eager", "sdpa")
 """Implementations of attention that need no kernels from a hub."""
 
 LAYERS = re.compile("layers|depth|blocks|heads|experts|stages")
-"""Parts of keys that name a number of layers or of parts of a layer."""
+"""Pattern of the words in keys whose value is a number of layers, or of components of a layer, such as heads."""
 MAX_LAYERS = 1 << 10
 """Largest value of a key that LAYERS matches. A configuration with a larger value is refused."""
 MAX_WIDTH = 1 << 24

@@ -136,10 +136,10 @@ class LibraryTexts(TextEncoder):
         weights: dict[str, str | int],
         repository: str | Path,
     ) -> "LibraryTexts":
-        """Get the model of an entry, the LibraryTextsEntry of the kind.
+        """Get the model that `entry` names, and return an encoder with this model.
 
-        `repository` is a folder of the user, or the name of a model on the hub. Details of the origin of the weights
-        are added to `weights`.
+        `entry` is the LibraryTextsEntry of the kind. `repository` is a folder of the user, or the name of a model on
+        the hub. `weights` is the origin of the weights, to which further details, such as a commit, are added in place.
         """
 
     @classmethod
