@@ -404,8 +404,8 @@ def test_a_photo_is_turned_upright_by_its_exif_orientation() -> None:
 
 
 def test_a_photo_is_turned_upright_although_pillow_cannot_write_its_exif_again() -> None:
-    """Checks a photo whose EXIF data has a number as the name of the camera, which Pillow reads but writes only if it is
-    a text. The size that `inspect` returns is the size of the decoded photo."""
+    """Checks a photo whose EXIF data has a number as the name of the camera. Pillow reads this number, but cannot write
+    it again. The size that `inspect` returns is the size of the decoded photo."""
     # The tag Model with one value of the type double, which is stored after the entries, and the orientation.
     model = struct.pack("<HHII", 0x0110, 12, 1, 38)
     entry = struct.pack("<HHIHH", 0x0112, 3, 1, 6, 0)
