@@ -77,7 +77,7 @@ def audit(
       correlation of the two images, which is at least `threshold`.
     - `false_discovery_rate`: the least estimated share of right captions in a list of the lowest scores of this kind
       that includes the finding.
-    - `reliable`: whether this share is at most 10 percent. With fewer than 1,000 images, it can be larger.
+    - `reliable`: whether this share is at most 10 percent. With fewer than 1,000 images, the true share can be larger.
     - `split`, `other_image`, `other_image_id`, `other_split`: in a run, the split of the photo, and the near-duplicate.
 
     A column that has no meaning for a finding is None in a run, and is missing otherwise.

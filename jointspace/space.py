@@ -107,10 +107,10 @@ class FittedSpace:
     the results of these settings on the held-out images: the sum of the six recalls in percent, and the mean rank of
     both directions. The space itself is fitted to all pairs, including the held-out images.
 
-    `held_out` has the number of held-out `images`. Under `image_to_sentence` and `sentence_to_image`, it has the
-    `recall@1`, `recall@5` and `recall@10` in percent on these images. If there is one image encoder and one text
-    encoder, their vectors have the same number of dimensions, and the text vectors are not sparse,
-    `held_out["zero_shot"]` has the recalls of the cosine between the original vectors.
+    `held_out["images"]` is the number of held-out images. `held_out["image_to_sentence"]` and
+    `held_out["sentence_to_image"]` have the `recall@1`, `recall@5` and `recall@10` in percent on these images. If there
+    is one image encoder and one text encoder, their vectors have the same number of dimensions, and the text vectors
+    are not sparse, `held_out["zero_shot"]` has the recalls of the cosine between the original vectors.
     """
 
     def __init__(self, model: NormalizedCCA, choice: Mapping[str, Json], held_out: Mapping[str, Json]) -> None:
@@ -264,7 +264,8 @@ def fit(
     True
 
     Raises InputError if a vector is not finite, if the numbers of vectors do not fit together, if `owners` is wrong, or
-    if fewer than 10 different images have a text. Raises UsageError for an unknown key of the grid or an unknown step.
+    if fewer than 10 different images have a text. Raises UsageError for an unknown key or a wrong value of the grid,
+    for an unknown step, and if `weak` is not a pair.
     """
     if not isinstance(normalise, tuple | list) or not all(step in STEPS for step in normalise):
         raise UsageError(

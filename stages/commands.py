@@ -71,9 +71,10 @@ RUN = _RunType(path_type=Path, file_okay=False)
 
 
 class Command(click.Command):
-    """A command that accepts the former names of its options, and warns on stderr when one is used.
+    """A command that accepts the former names of its options, and logs a warning if a former name is used.
 
-    `former` maps the former name of an option to its new name, or to "" if its value is the first argument now.
+    `former` maps the former name of an option to its new name, or to "" if the value of the option is the first
+    argument of the command now.
     """
 
     def __init__(self, *arguments: Any, former: Mapping[str, str] | None = None, **settings: Any) -> None:
@@ -214,10 +215,11 @@ def only_index(command: str) -> Path:
 
 
 def require_order(folder: Path, rest: Sequence[str], accepts: Callable[[Path], bool], command: str) -> None:
-    """Raise UsageError if the last argument of a command is the folder that must be its first argument.
+    """Check that the arguments of a command are not in the wrong order, with its folder at the end.
 
-    `folder` is the first argument, `rest` are the others, and `command` is the name of the command. `accepts` returns
-    whether a path is a folder that the command can use.
+    `folder` is the first argument, `rest` are the other arguments, and `command` is the name of the command.
+    `accepts(path)` says whether the command can use the folder `path`. Raises UsageError, with the right order, if the
+    command cannot use `folder`, but can use the last argument. Other wrong arguments are not reported.
     """
     from pipeline.errors import UsageError
 
@@ -227,9 +229,9 @@ def require_order(folder: Path, rest: Sequence[str], accepts: Callable[[Path], b
 
 
 def command_of(stage: "Stage") -> click.Command:
-    """Make the command of a stage.
+    """Make the command of a stage, with the arguments and options that every stage has, and the stage's own options.
 
-    `jointspace stage embed ncca --run results/demo` does the same as the stage's Snakemake rule.
+    `jointspace stage embed ncca --run results/demo`, for example, does the same as the Snakemake rule of the stage.
     """
 
     def callback(

@@ -1,4 +1,4 @@
-"""Checks of a configuration whose keys are valid. They find choices that would fail hours later, or have no effect."""
+"""Checks of a configuration whose keys are valid: choices that would fail hours later, or have no effect, are found."""
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -290,7 +290,7 @@ def _phrases(config: Config, models: Mapping[str, Model]) -> Iterator[str]:
 def _generators(config: Config) -> Iterator[str]:
     """Yield messages about caption generators.
 
-    They are about an input that a generator lacks, a generator in `evaluate.generators` that cannot compute the
+    The messages are about an input that a generator lacks, a generator in `evaluate.generators` that cannot compute the
     probability of a caption, and a model in `describe.space` that does not compare an image and words by cosine.
     """
     generators = {name: config.generator(name) for name in config.generators}

@@ -503,7 +503,7 @@ class Model:
     def hyperparameters(self) -> dict[str, Any]:
         """The settings of the model itself on which the fitted model depends, as JSON values.
 
-        They do not include the transforms of the features, or the settings of word vectors and of regions.
+        The transforms of the features, and the settings of word vectors and of regions, are not included.
         """
         found = {"model": self.spec.name, "encoders": self.encoders, "training": self.training, "seed": self.seed}
         if self.spec.sentences == "vectors":

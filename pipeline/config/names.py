@@ -32,8 +32,8 @@ UNIT = ("l2",)
 """Default transforms of the features of an image encoder whose entry does not have `roots`."""
 ROOTS = ("sqrt", "l2")
 """Default transforms of the features of an image encoder whose entry has `roots`, because few of its features are
-negative. On Flickr8k, signed square roots raise the sum of the recalls of a normalized CCA by 8 to 10
-points if no feature is negative. They lower it by 1 to 7 points if half of the features are negative (docs/vectors.md).
+negative. On Flickr8k, signed square roots raise the sum of the recalls of a normalized CCA by 8 to 10 points if no
+feature is negative. If half of the features are negative, the roots lower this sum by 1 to 7 points (docs/vectors.md).
 """
 
 
@@ -116,7 +116,8 @@ class Config(OwnKeys):
     def meaning(self, name: str, variant: Variant) -> Model:
         """Return the model that a variant describes.
 
-        `name` is the name of the variant for messages. Raises UsageError for settings that its model does not have.
+        `name` is the name of the variant for messages. Raises UsageError for settings that the registered model of the
+        variant does not have.
         """
         spec = model_spec(variant.model)
         where = f"variants.{name}"

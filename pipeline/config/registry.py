@@ -192,9 +192,9 @@ class EncoderSpec(Spec):
     """A kind of image encoder or text encoder.
 
     The class at `place` is a subclass of ImageEncoder (pipeline/encoders/image_encoder.py) or of TextEncoder
-    (pipeline/encoders/text_encoder.py), which describe its methods. The class at `section` is a subclass of
-    EncoderEntry (pipeline/config/encoders.py) with the keys of its entry in a configuration. A class at an import path
-    without a registered base class has the keys of OwnImageEntry or TextEntry.
+    (pipeline/encoders/text_encoder.py), whose docstrings describe the methods. The class at `section` is a subclass of
+    EncoderEntry (pipeline/config/encoders.py) with the keys of an encoder of this kind in a configuration. A class at
+    an import path without a registered base class has the keys of OwnImageEntry or TextEntry.
     """
 
     modality: Modality
@@ -355,8 +355,8 @@ class ModelSpec(Spec):
     """The section of the configuration, such as `train_defaults`, whose keys the model inherits if its own section does
     not set them. With None, it inherits nothing."""
     sentences: Literal["vectors", "tokens", "dependency-trees", "phrase-trees", "each"] = "vectors"
-    """The form in which the model reads captions. `vectors` are the vectors (n, dim) of its text encoders. An ensemble
-    has `each`, because each member has its own form."""
+    """The form in which the model reads captions. `vectors` are the vectors (n, dim) of the model's text encoders. An
+    ensemble has `each`, because each member has its own form."""
     metric: Literal["inner_product", "euclidean"] = "inner_product"
     """The comparison of images and captions: the product of vectors, or their Euclidean distance."""
     grid: tuple[str, ...] = ()

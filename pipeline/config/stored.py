@@ -75,7 +75,7 @@ def limited(tensors: Mapping[str, "np.ndarray"], weight_bytes: int = 0) -> Abstr
 def known_form(what: str, stage: str) -> Iterator[None]:
     """Convert exceptions that malformed settings and tensors cause in the block to IntegrityError.
 
-    `what` is the model or encoder for the message, and `stage` is the stage that makes it.
+    For the message, `what` is the model or encoder, and `stage` is the stage that makes the model or encoder again.
     """
     try:
         yield

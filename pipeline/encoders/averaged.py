@@ -64,7 +64,7 @@ class WordsEncoder(KnownTerms, TextEncoder):
 def word_settings(texts: TrainTexts) -> TermSettings:
     """Return the settings for splitting a text into words.
 
-    They are PLAIN_WORDS, except for the setting `english`, which is true if the first LANGUAGE_SAMPLE training
+    The settings are PLAIN_WORDS, except for the setting `english`, which is true if the first LANGUAGE_SAMPLE training
     captions are in English, as `is_english` decides.
     """
     analyze = make_analyzer(PLAIN_WORDS)
@@ -75,8 +75,8 @@ def word_settings(texts: TrainTexts) -> TermSettings:
 def find_vectors(entry: "WordVectorsEntry", texts: TrainTexts) -> WordVectors:
     """Return the word vectors that an encoder's entry names.
 
-    They are the vectors that the run has trained on its captions, or vectors in a file. From a file, the vectors of the
-    words in the training captions are read, and also the vectors of the first words in the file, as many as the key
+    The run has trained these vectors on its captions, or they are in a file of the user. From a file, the vectors of
+    the words in the training captions are read, and also the vectors of the first words in the file, as many as the key
     `words` of the entry says.
     """
     if entry.corpus:

@@ -26,7 +26,8 @@ from pipeline.images.preprocess import View
 BFLOAT16_COSINE = 0.9997
 """Smallest cosine between the features of a probe in bfloat16 and in float32 for which the precision `auto` chooses
 bfloat16. Probes are generated images or texts on which the two precisions are compared. In our measurements, the
-deviation of the cosine from 1 was up to three times as large for photos, so their cosine is about 0.999 or more."""
+deviation of the cosine from 1 was up to three times as large for photos, so the cosine for photos is about 0.999 or
+more."""
 PROBES = 8
 """Number of generated images on which two precisions are compared."""
 MAX_ACTIVATION_ELEMENTS = 2**31 - 1
@@ -92,10 +93,10 @@ class Extractor:
         return batches.features()
 
     def start(self, *batch: torch.Tensor) -> Arriving:
-        """Start to encode a batch of n inputs, which is given by tensors (n, ...), and return its output.
+        """Start to encode a batch of n inputs, which are given by one or more tensors (n, ...). Return the output.
 
-        The output may still be on its way from a GPU, and its method `numpy` waits for it. Before this method returns,
-        it waits for the output of the previous batch.
+        The output may still be on its way from a GPU, and the method `numpy` of the output waits for its arrival. This
+        method `start` does not return before the output of the previous batch has arrived.
         """
         batcher = OomBatcher(self.plan.batch_size, "image")
         device = self.plan.device
@@ -247,9 +248,9 @@ class Stopwatch:
         self._seconds: dict[str, float] = {"decode": 0.0, "write": 0.0}
 
     def iterate(self, task: str, items: Iterable[Item]) -> Iterator[Item]:
-        """Yield the `items`, and count the time that `items` needs to yield them under the name `task`.
+        """Yield the `items`, and count the time of waiting for each item as time of the step `task`.
 
-        Time that is counted under another name during this time is not counted twice.
+        Time that is counted for another step during the wait is not counted twice.
         """
         remaining = iter(items)
         while True:

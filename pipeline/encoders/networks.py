@@ -211,7 +211,7 @@ def untrained(spec: NetworkSpec, seed: int) -> NetworkEncoder:
 def trained(spec: NetworkSpec, state: State, weights: WeightsOrigin) -> NetworkEncoder:
     """Make an encoder with the weights `state`, which must cover the network up to the layer.
 
-    Raises InputError, with `weights["origin"]` as the name of the weights, if they do not fit the network.
+    Raises InputError, with `weights["origin"]` as the name of the weights, if the weights do not fit the network.
     """
     network = build(spec.architecture, seed=0)
     node = find_node(network, spec.layer, spec.preprocessing.side)

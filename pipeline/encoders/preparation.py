@@ -130,9 +130,9 @@ class PreparedImage(NamedTuple):
 class Cutting:
     """The way in which an image is cut into regions.
 
-    `proposals` says where the boxes come from. They are windows of a grid with the value `grid`, the result of
-    selective search with `selective-search`, and known boxes of the image with any other value. `selection` says which
-    boxes are kept, and `view` renders them.
+    `proposals` says where the boxes come from: `grid` means windows of a grid, `selective-search` means the result of
+    selective search, and any other value means the known boxes of the image. `selection` says which boxes are kept, and
+    `view` renders the kept boxes.
     """
 
     proposals: str
@@ -147,10 +147,10 @@ class Cutting:
         return 3 * math.prod(self.view.size((math.ceil(self.view.aspect), 1)))
 
     def __call__(self, image: Image.Image, known: Candidates) -> PreparedImage:
-        """Cut an RGB image into regions, and render them.
+        """Cut an RGB image into regions, and render the regions.
 
-        `known` are the boxes of the image, in pixels, that a file or a detector gives. They are ignored if `proposals`
-        is `grid` or `selective-search`, because the boxes are then computed from the image.
+        `known` are the boxes of the image, in pixels, that a file or a detector gives. `known` is ignored if
+        `proposals` is `grid` or `selective-search`, because the boxes are computed from the image in these cases.
         """
         if self.proposals == "grid":
             known = propose_windows(image.size)
@@ -181,7 +181,7 @@ class Preparation:
     cutting: Cutting
 
     def open(self, photograph: Photograph) -> np.ndarray:
-        """Return the pixels (height, width, 3) uint8 of a whole image. Raises InputError if it cannot be read."""
+        """Return the pixels (height, width, 3) uint8 of a whole image. Raises InputError if the image is unreadable."""
         return np.array(self.reader.open(photograph))
 
     def __call__(self, request: Request) -> PreparedImage:
@@ -253,8 +253,8 @@ def sample_regions(
     """Sample boxes (n, 4) in an image of `size` (width, height), and return them with their classes (n,).
 
     `boxes` (m, 4) and `classes` (m,), numbered from 1, are the objects in the image, of which there must be at least
-    one. All boxes are x1, y1, x2, y2 in pixels. POSITIVES boxes near objects come first, and at most BACKGROUND boxes
-    of the background (class 0) follow. They are fewer if large objects leave too little room.
+    one. All boxes are x1, y1, x2, y2 in pixels. POSITIVES boxes near objects come first, and BACKGROUND boxes of the
+    background (class 0) follow, or fewer if large objects leave too little room.
     """
     chosen = rng.integers(len(boxes), size=POSITIVES)
     positives = [_near(boxes[row], size, rng) for row in chosen]
@@ -271,7 +271,7 @@ def _near(box: np.ndarray, size: tuple[int, int], rng: np.random.Generator) -> n
     """Return a random box in an image of `size` (width, height) whose intersection over union with `box` is at least
     MIN_OBJECT_OVERLAP.
 
-    Return `box` itself if all of TRIES random boxes overlap it by less. Boxes are x1, y1, x2, y2 in pixels.
+    Return `box` itself if all of TRIES random boxes have a smaller overlap. Boxes are x1, y1, x2, y2 in pixels.
     """
     sides = np.tile(box[2:] - box[:2], 2)
     tries = np.clip(box + sides * rng.uniform(-JITTER, JITTER, (TRIES, 4)), 0, np.tile(size, 2))

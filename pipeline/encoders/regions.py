@@ -71,8 +71,8 @@ class RegionEncoder(nn.Module):
 def region_encoder(encoder: NetworkEncoder) -> RegionEncoder:
     """Convert an encoder to a RegionEncoder, whose network ends with an activation map.
 
-    The map is the input of the layer that pools it to a fixed size. If there is no such layer, it is the last
-    activation map. Both encoders share their tensors. Raises UsageError if the network has no activation map.
+    This map is the input of the layer that pools activation maps to a fixed size, or the last activation map if there
+    is no such layer. Both encoders share their tensors. Raises UsageError if the network has no activation map.
     """
     side = max(encoder.spec.preprocessing.side, PROBE_SIDE)
     body = fx.GraphModule(encoder.body, copy.deepcopy(encoder.body.graph))

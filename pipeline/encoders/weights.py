@@ -25,8 +25,8 @@ def _import_models() -> ModuleType:
     """Import and return torchvision.models, without torch's compiler, whose import is slow.
 
     Small modules stand in for the modules COMPILER during the import, unless one of these is already imported. The
-    stand-ins are removed afterwards. If torchvision needs more of the compiler, it is imported again with the real
-    modules.
+    stand-ins are removed afterwards. If torchvision needs more of the compiler, torchvision is imported again with the
+    real modules.
     """
     if any(name in sys.modules for name in COMPILER):
         from torchvision import models

@@ -114,7 +114,7 @@ few proposals."""
 WINDOW_ASPECTS = (1, 2, 0.5)
 """Ratios of width to height of the windows, relative to the ratio of the image."""
 WINDOW_OVERLAP = 0.5
-"""Smallest share of their sides that neighbouring windows of one size have in common."""
+"""Smallest share of a side that two neighbouring windows of one size have in common."""
 
 
 @dataclass(frozen=True)

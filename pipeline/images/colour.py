@@ -26,8 +26,8 @@ USUAL_RANGES = {"I;16": (4095, 16383, 65535), "I": (255, 4095, 16383, 65535), "F
 OWN_RANGE = "have samples outside the usual ranges: each photo is scaled from its own least sample to its greatest"
 PART = "have more than 8 bits a sample and no sample above {0}: they are scaled from 0 to {0}"
 NOTES = {None: OWN_RANGE, 4095: PART.format(4095), 16383: PART.format(16383)}
-"""The note about photos, by the largest sample of their range (None: the photo's own range). Photos that use the whole
-range of their type have no note."""
+"""Largest sample of a range -> the note about photos that are scaled from this range. The key None stands for a photo's
+own range, outside the usual ranges. There is no note about photos that are scaled from another range."""
 BROKEN = "have a colour profile that cannot be used: their colours are taken for sRGB"
 MAX_PROFILE_BYTES = 4 << 20
 """Largest size in bytes of a colour profile that is used. Colours with a larger profile are taken for sRGB. The largest

@@ -149,9 +149,10 @@ def grey(pixels: np.ndarray) -> np.ndarray:
 
 
 def _correlate(wholes: np.ndarray, crops: np.ndarray, sizes: tuple[int, ...]) -> np.ndarray:
-    """Compute the largest correlation (p,) of each crop (p, SIDE, SIDE) with any position in its whole thumbnail.
+    """Compute the largest correlation (p,) of each thumbnail of `crops` with any position in the thumbnail of `wholes`
+    in the same row. Both are (p, SIDE, SIDE).
 
-    Crops are reduced to each of the `sizes`, and also mirrored.
+    The thumbnails of `crops` are first reduced to each of the `sizes`, and are compared both as they are and mirrored.
     """
     details = _details(wholes, SIDE)
     spectrum = np.asarray(fft.rfft2(details))

@@ -38,8 +38,8 @@ AVIF_BRANDS = frozenset({b"avif", b"avis"})
 """Brands in the first box of AVIF files, which have the same container as HEIC files. Pillow decodes AVIF itself."""
 NEEDS_HEIF = "HEIC photos need `pip install 'jointspace[heif]'`"
 NEEDS_AVIF = "AVIF photos need `pip install 'Pillow>=11.3'`"
-"""NEEDS_HEIF and NEEDS_AVIF are values of `UnreadableImage.reason`. They contain the remedy, because for many images
-only the reasons are printed, with the number of images for each reason."""
+"""NEEDS_HEIF and NEEDS_AVIF are values of `UnreadableImage.reason`. Both reasons contain the remedy, because for many
+images only the reasons are shown, with the number of images for each reason."""
 MAX_BRANDS_BYTES = 256
 """Largest number of bytes at the beginning of a HEIC or AVIF file in which brands are looked for."""
 JPEG_START = b"\xff\xd8\xff"
@@ -109,10 +109,10 @@ class Loaded(NamedTuple):
 
 
 def load(data: bytes, limits: ImageLimits, sides: Sequence[int | None]) -> Loaded:
-    """Decode an image whose shorter side will be resized to each of `sides` pixels (None: it keeps its size).
+    """Decode an image whose shorter side will be resized to each of `sides` pixels, or keep its size (None).
 
     A JPEG is decoded as small as the largest of `sides` allows. Raises UnreadableImage if the image is outside the
-    `limits`, is truncated or has a layout that is not read, and Pillow's exceptions for damaged images.
+    `limits`, is truncated or has a layout that is not read. Raises Pillow's exceptions for damaged images.
     """
     image = open_image(data)
     check_size(image.size, limits)
@@ -314,10 +314,10 @@ TIFF_LAYOUTS = {
 class TiffLayout(NamedTuple):
     """The layout of the first image in a TIFF file.
 
-    `photometric` is the value of PhotometricInterpretation. `bands` is the number of all bands. `kind` names the kinds
-    of their samples as in SAMPLE_KINDS, joined by `and` if they differ. `bits` is the number of bits of a sample, or 0
-    if the samples have different numbers of bits. `extras` are the values of ExtraSamples, and `planes` says whether
-    each band is stored in a separate plane.
+    `photometric` is the value of PhotometricInterpretation. `bands` is the number of all bands. `kind` is the kind of
+    the samples, a value of SAMPLE_KINDS. If the bands have different kinds, these are joined by `and`. `bits` is the
+    number of bits of a sample, or 0 if the bands have different numbers of bits. `extras` are the values of
+    ExtraSamples, and `planes` says whether each band is stored in a separate plane.
     """
 
     photometric: int

@@ -77,8 +77,8 @@ def prepare(image: Image.Image | np.ndarray, preprocessing: Preprocessing) -> np
 
 
 class Photograph(NamedTuple):
-    """An image to read: its name for messages, the SHA-256 of its content, and the location of its content (the path
-    of a file, an offset and a size)."""
+    """An image to read: its name for messages, the SHA-256 of its content, and the location of its content: the path
+    of a file, an offset and a size in bytes. Offset and size are None if the file has nothing else."""
 
     name: str
     sha256: str
@@ -155,7 +155,7 @@ class PhotographReader:
         return (pixels for (pixels,) in self.views(photographs, [View(preprocessing)]))
 
     def _unchanged(self, photograph: Photograph) -> bytes:
-        """Read the bytes of a photo. Raises InputError if they have changed since the photo was ingested."""
+        """Read the bytes of a photo. Raises InputError if the bytes have changed since the photo was ingested."""
         data = self.read(*photograph.location)
         if hashlib.sha256(data).hexdigest() != photograph.sha256:
             raise InputError("changed: the content of the photo has changed since it was ingested")
@@ -167,10 +167,10 @@ Described = TypeVar("Described")
 
 @dataclass(frozen=True)
 class TrainImages:
-    """The images of the train split, which encoders learn from.
+    """The images of the train split, from which encoders learn.
 
-    They are the `rows` (m,) of the table `images` of the manifest with the fingerprint `manifest`, and `reader` reads
-    them.
+    `rows` (m,) are the row numbers of these images in the table `images` of the manifest. `manifest` is the fingerprint
+    of the manifest, and `reader` reads the images.
     """
 
     images: "pa.Table"

@@ -81,8 +81,8 @@ class Reproduction:
 
     `settings.reproduced` maps the label of a system that has the settings of a paper to its name in published.yaml. All
     other systems are improved, and are in the rows of their registered model. The evaluation of a generator's
-    captions has the keys `images` and `boxes` in place of directions. `measure` and `bootstrap` compute the differences
-    between systems and their intervals.
+    captions has the keys `images` and `boxes` in place of directions. `measure` and `bootstrap` serve to compute the
+    intervals of differences between systems.
     """
 
     evaluations: Sequence[Evaluation]
@@ -138,7 +138,8 @@ class Reproduction:
         """Return the evaluations that can be compared with a table, by the name of the model, or else the reason why
         there are none.
 
-        They were measured on as many test images as the table: on the whole test split, or as the mean over its folds.
+        These evaluations were measured on about as many test images as the table (see SIZE_TOLERANCE): on the whole
+        test split, or as the mean over its folds.
         """
         collection = self.settings.collection
         if table.collection != collection and table.collection not in self.settings.others:

@@ -19,7 +19,7 @@ LENGTH_BOUNDS = (3, 6)
 WORST_SHARE = 0.01
 """Share of all pairs that have the worst ranks. Among these, the pairs with one verb are counted separately."""
 MAX_RELATIONS = 12
-"""Maximum number of relations that are listed for a system. They are the relations with the greatest norms."""
+"""Maximum number of relations that are listed for a system. The relations with the greatest norms are listed."""
 FAILURE = (
     "The paper says that SDT-RNN fails mostly for captions without a verb among captions with a verb. The table has the"
     " mean rank of a caption among the neighbours of another caption of its image, by the number of verbs in the pair,"

@@ -1,4 +1,4 @@
-"""Charts as SVG elements for an HTML page. They use the colours of the page's style sheet, and no font or script."""
+"""Charts as SVG elements for an HTML page. Charts use the colours of the page's style sheet, and no font or script."""
 
 import math
 from collections.abc import Mapping, Sequence

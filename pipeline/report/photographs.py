@@ -53,7 +53,7 @@ class ReportPicture:
 
     @property
     def alt(self) -> str:
-        """The text that a screen reader reads out for the photo."""
+        """The text that a screen reader reads out for the photo: the caption, or else the name."""
         return self.caption or self.name
 
 
@@ -176,7 +176,7 @@ class SheetPicture(NamedTuple):
     regions, the best first.
 
     `line` is the text below the image. If the image could not be read, `image` is None, and `line` gives the reason. If
-    `labels` (n,) are given, they are drawn in place of the scores.
+    `labels` (n,) are given, the labels are drawn in place of the scores.
     """
 
     image: Image.Image | None

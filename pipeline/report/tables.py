@@ -62,7 +62,7 @@ class Comparison:
     """The measures of models that were evaluated on the same queries: `cells[model][direction][measure]`.
 
     Models that differ only in their seeds are one model. `chance[direction]` has the measures of a random ranking.
-    `chance` is empty if the evaluations do not have them.
+    `chance` is empty if the evaluations do not have these measures.
     """
 
     split: str

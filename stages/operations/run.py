@@ -233,8 +233,9 @@ def run_workflow(
 
     `changes` override keys of the configuration. `further` are options and targets of Snakemake. If there are any, the
     output of Snakemake is shown in place of the results. With `as_json`, the results are always printed, as one JSON
-    object. Raises UsageError if the collection or an extra is missing, RunFailure if a job fails or the run is
-    interrupted, and RejectLimitError if the run is complete but `ingest` has left warnings.
+    object. Raises UsageError if the configuration is wrong, or if the collection or an extra is missing. Raises
+    RunFailure if a job fails or the run is interrupted, and RejectLimitError if the run is complete but `ingest` has
+    left warnings.
     """
     import yaml
 
@@ -324,8 +325,8 @@ def _watch(words: list[str], log: Path, shown: bool) -> int:
 class _Progress:
     """A progress bar of a run. A job counts as much as the median of the seconds that earlier jobs of its rule took.
 
-    The seconds are read from the folder `benchmarks`. If they are missing for a rule, all jobs count the same. If
-    `hidden` is true, nothing is shown.
+    The seconds are read from the folder `benchmarks`. If a rule of the run has no seconds there, all jobs count the
+    same. If `hidden` is true, nothing is shown.
     """
 
     def __init__(self, benchmarks: Path, hidden: bool) -> None:
@@ -379,8 +380,8 @@ def _follow(log: Path, process: "subprocess.Popen") -> "Iterator[str]":
 
 
 def _end(process: "subprocess.Popen", number: int) -> None:
-    """Send the signal `number` to a process and its children, and wait until the process has ended. Kill all of them if
-    it has not ended after SHUTDOWN_SECONDS, or if the user interrupts the waiting."""
+    """Send the signal `number` to a process and its children, and wait until the process has ended. Kill the process
+    and its children if the process has not ended after SHUTDOWN_SECONDS, or if the user interrupts the waiting."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, number)
         try:

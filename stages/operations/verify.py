@@ -118,7 +118,8 @@ def _set_former_apart(run: Run, found: "Examination") -> None:
     An artefact is one of an earlier configuration if it is missing or its inputs have changed, and if the configuration
     of the run does not name it. In a run of `apply`, the last condition does not apply, because `apply` makes missing
     artefacts again. Missing artefacts, and indexes, which can still be searched, are removed from `found.faults` but
-    not added to `found.former`. Raises JointspaceError if the configuration cannot be read.
+    not added to `found.former`. The findings of `audit` stay in `found.faults`. Raises JointspaceError if the
+    configuration cannot be read.
     """
     from pipeline.run.reading.application import RECORD
     from pipeline.storage.card import CARD

@@ -24,10 +24,10 @@ BLOCK_ROWS = 4096
 def read_study(run: Run) -> "Study":
     """Return the inputs of the study.
 
-    They are the stored moments of the training pairs, and of the pairs of images and weak texts for each of DOCUMENTS,
-    in both cases one sum for each fold. For dev (at most `study.fit.dev_images` images) and test, they are the image
-    features and the vectors of the captions. The values to try for each parameter come from the keys `study.fit` and
-    `transfer`, from the sections of the models, and from the weights of the text encoders.
+    For training, the inputs are the stored moments of the training pairs, and of the pairs of images and weak texts for
+    each of DOCUMENTS, in both cases one sum for each fold. For dev (at most `study.fit.dev_images` images) and test,
+    the inputs are the image features and the vectors of the captions. The values to try for each parameter come from
+    the keys `study.fit` and `transfer`, from the sections of the models, and from the weights of the text encoders.
     """
     from pipeline.config.registry import model_spec
     from pipeline.models.linear.sets import FoldedMoments

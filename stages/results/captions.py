@@ -137,8 +137,8 @@ def train_generator(run: StageRun, job: Job, generator: str) -> None:
 def _read_snippets(
     run: StageRun, settings: "RegionRecurrentSettings | RankedSnippetsSettings", people: "DescribedImages"
 ) -> "dict[str, TrainingPairs]":
-    """Return split -> pairs of regions and the snippets of captions that the model `settings.snippets` has aligned with
-    them."""
+    """Return split -> pairs of a region and a snippet of a caption that the model `settings.snippets` has aligned with
+    the region."""
     import numpy as np
 
     from pipeline.generate.snippets import Snippet, region_pairs
@@ -224,7 +224,7 @@ def _describe_reads(config: "Config", layout: Layout, generator: str, subject: s
     writes=lambda layout, *names: (layout.descriptions(*names), layout.description_page(*names)),
 )
 def describe(run: StageRun, job: Job, generator: str, subject: str) -> None:
-    """Generate captions for the images of a split or, for the subject SPLIT.boxes, for its labelled boxes."""
+    """Generate captions for the images of a split. For the subject SPLIT.boxes, describe the labelled boxes instead."""
     import numpy as np
     from tqdm import tqdm
 
@@ -388,8 +388,8 @@ def _read_box_texts(
 ) -> list[list[list[str]]]:
     """Return a list of reference texts for each box. `analyze` makes the list of words of each text.
 
-    They are the texts that people wrote for the box or, if the configuration names no file with such texts, noun
-    phrases of captions that name the box. A box can have none.
+    The reference texts are the texts that people wrote for the box or, if the configuration names no file with such
+    texts, noun phrases of captions that name the box. A box can have no reference text.
     """
     from pipeline.run.reading.regions import read_naming_phrases, read_region_texts
 

@@ -99,8 +99,8 @@ def _measure_index(
 ) -> "dict[str, np.ndarray]":
     """Measure the results of an index for some queries. Returns measure -> values (q,), in the order of `topics`.
 
-    `topics` maps the id of each query to its text, and `qrels` has judgements for all of them. `match_text` says
-    whether the words of a query are also searched as text. A judged photo that is not in the index counts as not
+    `topics` maps the id of each query to its text, and `qrels` has judgements for all of these queries. `match_text`
+    says whether the words of a query are also searched as text. A judged photo that is not in the index counts as not
     found, and a query that the index cannot answer has no results. Both cause a warning.
 
     Raises InputError if the index has none of the judged photos, or if a photo has two grades for a query under

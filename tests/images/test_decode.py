@@ -263,8 +263,8 @@ def test_a_jpeg_that_is_far_too_large_is_decoded_smaller_and_looks_the_same() ->
 
 @pytest.mark.parametrize("size", [(1023, 1537), (257, 3000), (90, 70)])
 def test_one_decoding_gives_images_of_several_sizes(size: tuple[int, int]) -> None:
-    """Each image of `decode_each` has the size that a separate `decode` gives. The largest image is identical to the
-    image of the separate decoding, and smaller images look alike. A PNG is decoded in full size for all sides."""
+    """Checks that each image of `decode_each` has the size of the image that `decode` gives for this side. The largest
+    image is identical to the image of `decode`, and smaller images are similar. A PNG is decoded in full size."""
     smooth = Image.fromarray(PIXELS[:9, :9]).resize(size, Image.Resampling.BICUBIC)
     data = encoded(smooth, "JPEG", quality=95)
     sides = [20, 448, 120, None, 224]

@@ -36,8 +36,8 @@ ELSEWHERE = re.compile(r"(local-dir|hf-hub|hf_hub|file|https?):|timm_", re.IGNOR
 """Pattern of the beginning of a text in a configuration that names a network in a folder, on a hub, or of another
 library."""
 IGNORED = re.compile(r"[\0- ]")
-"""Control characters and the space. A parser of URLs, as in older versions of timm, ignores them in a name. They are
-removed from a text before it is compared with ELSEWHERE."""
+"""Pattern of control characters and the space, which a parser of URLs, as in older versions of timm, ignores in a name.
+These characters are removed from a text before ELSEWHERE is compared with the text."""
 
 REFUSED_KEYS = frozenset((
     "auto_map", "backbone", "backbone_config", "hf_model_name", "quantization_config", "timm_model_pretrained",
@@ -72,8 +72,8 @@ MAX_QUOTED_CHARACTERS = 80
 def check_folder(files: LibraryFiles) -> Path:
     """Check the folder of a stored encoder, and return it. Raises ValueError for the first fault.
 
-    The folder must have exactly the files that the commit record lists. They must be regular files of known kinds and
-    of limited size, and not links. `require_plain_config` checks the configurations.
+    The folder must have exactly the files that the commit record lists. Each must be a regular file of a known kind,
+    and not a link. The size of text files is limited. `require_plain_config` checks the configurations.
     """
     if files.folder.is_symlink():
         raise ValueError("its folder is a link, which is not followed")

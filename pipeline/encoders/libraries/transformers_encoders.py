@@ -38,7 +38,8 @@ IMAGE_PARTS = ("vision_", "visual_", "image_")
 """Prefixes of the names of the parts of a dual encoder that only its image side uses."""
 
 MIN_SIZE_WITHOUT_CROP = 384
-"""Size in pixels from which ConvNeXt's image processor resizes the whole image. Below this size it crops the centre."""
+"""Side in pixels from which ConvNeXt's preprocessing resizes the whole image. With a smaller side, the preprocessing
+crops the centre."""
 
 PROBE_WIDTH = 400
 PROBE_HEIGHT = 300
@@ -63,8 +64,9 @@ WITHOUT_PUNCTUATION = str.maketrans("_", " ", string.punctuation.replace("_", ""
 class ImageFeatures(nn.Module):
     """Image side of a model of transformers, which maps normalised images (n, 3, side, side) to features (n, dim).
 
-    The features are the projected image embedding of a dual encoder (CLIP, SigLIP). For an image-only model, they are
-    its pooled output, or the hidden state of the first token if the model has no pooling layer (`pooled` is false).
+    The features are the projected image embedding of a dual encoder (CLIP, SigLIP). For an image-only model, the
+    features are the pooled output or, if the model has no pooling layer (`pooled` is false), the hidden state of the
+    first token.
     """
 
     model: transformers.PreTrainedModel
