@@ -50,8 +50,8 @@ class _ConfigType(click.Path):
 
 
 class _RunType(click.Path):
-    """A type of click for the folder of a run. For a configuration file, it raises UsageError, whose message names the
-    folder of the run with this configuration."""
+    """A type of click for the folder of a run. Raises UsageError for a configuration file. The message names the folder
+    of the run with this configuration."""
 
     def convert(
         self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None
@@ -164,8 +164,9 @@ def lock_output(function: Callable[..., None]) -> Callable[..., None]:
 def runnable(text: str) -> str:
     """Return the message `text` with commands that run in the shell from which this process was started.
 
-    If the shell finds no `jointspace` or `pip`, or the program of another Python, the name in a command is replaced by
-    the path of the program. The commands therefore also work if the virtual environment is not activated.
+    If the shell finds no program `jointspace` or `pip`, or finds the program of another Python, the name in a command
+    is replaced by the path of the program beside this Python. The commands therefore also work if the virtual
+    environment is not activated.
     """
     from stages.catalogue import USER_COMMANDS
 
@@ -281,7 +282,7 @@ def say(line: str, err: bool = False) -> None:
 
 
 def say_next(following: Callable[[], str | None]) -> None:
-    """Print the command that `following` returns to stderr, as the command to run next. Nothing is printed if stderr is
+    """Write to stderr which command to run next: the command that `following` returns. Nothing is written if stderr is
     not a terminal, or if `following` returns None."""
     if sys.stderr.isatty() and (command := following()):
         say(f"next: {command}", err=True)

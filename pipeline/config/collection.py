@@ -116,7 +116,7 @@ class CollectionSettings(Section):
     def kept_columns(self) -> dict[str, str] | None:
         """The user's own columns to keep, as name in the collection -> name under which the column is kept.
 
-        If it is None, all columns of the user are kept under their own names.
+        None means that all columns of the user are kept under their own names.
         """
         own = self.own_columns
         if isinstance(own, dict):

@@ -3,7 +3,7 @@
 GIST and the RGB histogram describe a whole image. CSIFT, RGBSIFT and HOG describe every point of a dense grid, and
 codebooks and VLAD pool the points to one vector per image. Pixels are (side, side, 3) uint8 RGB in all functions.
 OpenCV computes the descriptors: the Gabor filters of GIST are applied to an image pyramid, not in the Fourier domain,
-and a colour SIFT consists of the SIFTs of three channels, which have equal lengths.
+and a colour SIFT consists of the SIFTs of three channels, one after another.
 """
 
 import math

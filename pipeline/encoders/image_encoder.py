@@ -42,7 +42,7 @@ class ImageEncoder(nn.Module):
             return self(torch.zeros(1, side, side, 3, dtype=torch.uint8)).shape[1]
 
     def encode(self, images: Sequence[Image.Image]) -> np.ndarray:
-        """Return the features (n, dim) float32 of n RGB images, computed on the CPU."""
+        """Return the features (n, dim) float32 of n RGB images, at least one, computed on the CPU."""
         pixels = np.stack([prepare(image, self.preprocessing) for image in images])
         with torch.inference_mode():
             return self(torch.from_numpy(pixels)).numpy()

@@ -78,7 +78,7 @@ class TextEncoder:
         return self.encode(texts)
 
     def encode_words(self, words: Sequence[str]) -> "Rows":
-        """Return the contribution (n, dim) of each of n words to the vector of a sentence that contains it.
+        """Return the contribution (n, dim) of each of n words to the vector of a sentence that contains the word.
 
         The vector of a sentence is the sum of these contributions, times a factor that depends on the sentence. The
         contribution of an unknown word is zero. Only a kind whose spec has `adds_words` needs this method.
@@ -101,7 +101,7 @@ class TextEncoder:
         return bool(text.strip())
 
     def searches(self, text: str) -> bool:
-        """Return whether `text` has known words other than stop words, so that a search for it makes sense.
+        """Return whether `text` has known words other than stop words, so that a search for this text makes sense.
 
         This base class has no stop words, and returns the result of `knows`.
         """

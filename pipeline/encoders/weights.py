@@ -106,7 +106,7 @@ def fetch(architecture: str, weights_root: Path | str, remedy: str) -> tuple[Sta
 
 
 def select(state: State, needed: State, known: State, source: str) -> dict[str, torch.Tensor]:
-    """Return the tensors of a state dict that a part of a network needs, in the dtypes that it needs.
+    """Return the tensors of a state dict that a part of a network needs, in the dtypes of `needed`.
 
     `needed` has tensors of the right shapes and dtypes for the part, and `known` has the tensors of the whole network.
     Tensors of the rest of the network (usually the classifier) may be missing. Raises InputError, with the name

@@ -75,10 +75,10 @@ class Conversion(NamedTuple):
 def scale_samples(image: Image.Image, nodata: float | None = None) -> tuple[Image.Image, str | None]:
     """Scale 16-bit integer, 32-bit integer or float samples to 8-bit grey.
 
-    A sample of 0 becomes 0, and the smallest of the USUAL_RANGES that contains all samples becomes 255. If none
-    contains them, the smallest sample becomes 0, and the largest becomes 255. Return the image, and the entry of NOTES
-    for this range, or None. Samples that equal `nodata` are ignored and become white. Raises UnreadableImage if another
-    sample is not finite.
+    A sample of 0 becomes 0, and the end of the smallest of the USUAL_RANGES that contains all samples becomes 255. If
+    no range contains all samples, the smallest sample becomes 0, and the largest becomes 255. Return the image, and the
+    entry of NOTES for this range, or None. Samples that equal `nodata` are ignored and become white. Raises
+    UnreadableImage if another sample is not finite.
     """
     samples = np.asarray(image)
     ignored = np.isnan(samples) if nodata is not None and math.isnan(nodata) else samples == nodata

@@ -37,7 +37,7 @@ the sum of these columns for any sample of the test images."""
 
 @dataclass(frozen=True)
 class System:
-    """Models, or caption generators, of a run that differ only in their seeds. Each of them is a training.
+    """Models, or caption generators, of a run that differ only in their seeds. Each model or generator is a training.
 
     `names` are the names of the trainings, `label` is the name that they have in common, and `model` is the registered
     model or generator.
@@ -79,10 +79,10 @@ def compare(
 class Reproduction:
     """The results of a run: the `evaluations` of its `systems` on the test split by the `protocol`.
 
-    `settings.reproduced` maps the label of a system that has the settings of a paper to its name in published.yaml. All
-    other systems are improved, and are in the rows of their registered model. The evaluation of a generator's
-    captions has the keys `images` and `boxes` in place of directions. `measure` and `bootstrap` serve to compute the
-    intervals of differences between systems.
+    `settings.reproduced` maps the label of a system that has the settings of a paper to the name of the published
+    system in published.yaml. All other systems are improved, and are in the rows of their registered model. The
+    evaluation of a generator's captions has the keys `images` and `boxes` in place of directions. `measure` and
+    `bootstrap` serve to compute the intervals of differences between systems.
     """
 
     evaluations: Sequence[Evaluation]

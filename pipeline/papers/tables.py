@@ -31,8 +31,8 @@ BLOCK = re.compile(r"(<!-- (\w+) (\w+)(?:: (.+?))? -->\n)(.*?)(<!-- end -->)", r
 GROUPS = ("reproduced", "improved")
 PARTS = ("published_columns", "columns", "rows", "compared", "differences", "notes")
 LINE_STARTS = re.compile(r' (\{"(?:paper|name|above)": )')
-"""Pattern that matches where a table, a row or a difference starts in the JSON of a result. It cannot match inside a
-text, because quotes in texts are escaped."""
+"""Pattern that matches where a table, a row or a difference starts in the JSON of a result. The pattern cannot match
+inside a text, because quotes in texts are escaped."""
 
 
 def table(paper: str, title: str, **parts: Sequence) -> Result:
@@ -128,7 +128,7 @@ def _head(name: str, columns: Result) -> str:
 def _join(numbers: Sequence[str], columns: Sequence[Result]) -> list[str]:
     """Return one cell for each of the groups `columns`. A cell has the numbers of its group, separated by " / ".
 
-    `numbers` has the numbers of all groups, one after the other. If there are none, the cells are empty.
+    `numbers` has the numbers of all groups, one after the other. If `numbers` is empty, the cells are empty.
     """
     rest = iter(numbers)
     return [" / ".join(next(rest) for _ in one["measures"]) if numbers else "" for one in columns]

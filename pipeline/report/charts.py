@@ -54,7 +54,7 @@ class Line:
 class Chart:
     """A chart of several lines with the same axes, whose names are `x` and `y`.
 
-    With `logarithmic`, the x axis is logarithmic, and all x must be positive.
+    There must be at least one point. With `logarithmic`, the x axis is logarithmic, and all x must be positive.
     """
 
     title: str

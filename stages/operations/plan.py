@@ -167,7 +167,8 @@ def measure(run: Run, sample: Sample) -> "Iterator[tuple[str, Speed]]":
 
     An encoder without prepared weights gets random weights, which are as fast. An encoder that must learn first, or
     whose architecture is in a file that does not exist, is left out. On a GPU, photos are decoded while the network
-    computes. On a CPU, the times of both are added. Raises InputError if no photo of the sample can be decoded.
+    computes. On a CPU, the times of decoding and of the network are added. Raises InputError if no photo of the sample
+    can be decoded.
     """
     from tqdm import tqdm
 

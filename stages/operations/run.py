@@ -293,9 +293,9 @@ def find_snakefile() -> Path:
 def _watch(words: list[str], log: Path, shown: bool) -> int:
     """Run Snakemake with its output in the file `log`, and return its exit code.
 
-    Shows the output if `shown` is true, and otherwise a progress bar. If this process is interrupted, it interrupts
-    Snakemake and waits until Snakemake has ended. Snakemake runs in a separate session, so that an interrupt from the
-    terminal does not also reach it directly.
+    Shows the output if `shown` is true, and otherwise a progress bar. If this process is interrupted, the function
+    interrupts Snakemake and waits until Snakemake has ended. Snakemake runs in a separate session, so that an interrupt
+    from the terminal does not also reach Snakemake directly.
     """
 
     def interrupt(number: int, frame: "FrameType | None") -> None:

@@ -167,8 +167,9 @@ def _find_examples(
     """Yield the examples of Figures 3 and 4 of Gong et al. 2014 for some test images.
 
     An example has the captions that two systems find in the first draw: the system that is trained on the target set
-    alone, and the SAE system with the best recalls on dev. It also has the nearest images of the target set and of the
-    auxiliary set with their texts. `table` is Table 5, and `measured` maps the label of each row to its first draw.
+    alone, and the SAE system with the best recalls on dev. An example also has the nearest images of the target set and
+    of the auxiliary set with their texts. `table` is Table 5, and `measured` maps the label of each row to its first
+    draw.
     """
     import numpy as np
     import pyarrow.compute as pc

@@ -39,7 +39,7 @@ DESCRIBED_IMAGES = 256
 """Number of images or boxes whose captions are generated in one step."""
 MAX_SHOWN_IMAGES = 200
 """Maximum number of images or boxes on the page of generated captions. The files descriptions.json and descriptions.txt
-beside it list all of them."""
+beside the page list all images or boxes."""
 
 
 def _training_keys(config: "Config", generator: str) -> dict[str, object]:

@@ -104,9 +104,9 @@ def _learned_photos(run: Run) -> set[str]:
 def _read_figures(path: Path) -> "list[ComparedSystem]":
     """Read the systems of a CSV table of published results.
 
-    A cell is a recall in percent, or is empty or `-` if there is none, which becomes None. Raises InputError if the
-    file cannot be read, if the column `model` or all columns of recalls are missing, if a row has no name, or if a cell
-    is not a recall. The message about a row has its line number.
+    A cell is a recall in percent. A cell that is empty or `-` stands for an unknown recall, which becomes None. Raises
+    InputError if the file cannot be read, if the column `model` or all columns of recalls are missing, if a row has no
+    name, or if a cell is not a recall. The message about a row has its line number.
     """
     from pipeline.report.tables import HEADINGS, ComparedSystem
 

@@ -50,7 +50,7 @@ def command(
 
     A grade of at least 1 says that a photo is relevant to a query, and greater grades are better. The command searches
     each INDEX with each query. It prints the means of nDCG@10, MAP and recall over the queries with 95% intervals, and
-    compares all indexes with the first one. Needs the extra `judged`.
+    compares all indexes with the first INDEX. Needs the extra `judged`.
     """
     import numpy as np
 

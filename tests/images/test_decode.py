@@ -223,7 +223,7 @@ def test_reading_a_hostile_header_ends_within_a_second_of_its_limit() -> None:
     """Checks that `check_header` refuses a PNG with more than 4 profiles, and a JPEG with 40 MB of fill bytes before a
     marker.
 
-    Pillow reads fill bytes singly, and would need about 10 seconds for them.
+    Pillow reads fill bytes singly, and would need about 10 seconds for this JPEG.
     """
     profile = chunk(b"iCCP", b"a\0\0" + zlib.compress(bytes(1000)))
     at = PNG.index(b"IDAT") - 4
@@ -263,8 +263,9 @@ def test_a_jpeg_that_is_far_too_large_is_decoded_smaller_and_looks_the_same() ->
 
 @pytest.mark.parametrize("size", [(1023, 1537), (257, 3000), (90, 70)])
 def test_one_decoding_gives_images_of_several_sizes(size: tuple[int, int]) -> None:
-    """Checks that each image of `decode_each` has the size of the image that `decode` gives for this side. The largest
-    image is identical to the image of `decode`, and smaller images are similar. A PNG is decoded in full size."""
+    """Checks that each image of `decode_each`, which gets several sides, has the size of the image that `decode` gives
+    for the same side. The image for the largest side is identical to the image of `decode`, and the other images are
+    similar. A PNG is decoded in full size."""
     smooth = Image.fromarray(PIXELS[:9, :9]).resize(size, Image.Resampling.BICUBIC)
     data = encoded(smooth, "JPEG", quality=95)
     sides = [20, 448, 120, None, 224]

@@ -121,8 +121,9 @@ class TransformersImages(LibraryImages):
 class TextFeatures(nn.Module):
     """Text side of a model of transformers, which maps token ids (n, t) and a mask (n, t) to vectors (n, dim).
 
-    A vector is the projected text embedding of a dual encoder. For a text-only model, it is the mean of the last hidden
-    states of all tokens of a text, without padding. `masked` says whether the model takes the mask as an argument.
+    A vector is the projected text embedding of a dual encoder. For a text-only model, a vector is the mean of the last
+    hidden states of all tokens of a text, without padding. `masked` says whether the model takes the mask as an
+    argument.
     """
 
     model: transformers.PreTrainedModel
