@@ -44,9 +44,9 @@ FILE = "model.safetensors"
 NAME = "ncca"
 """Model type of a fitted space: the name under which its class NormalizedCCA is registered."""
 IMAGE = "image"
-"""Encoder name of image vectors that are not a mapping."""
+"""Encoder name of image vectors that are given as one array, not as a mapping."""
 TEXT = "text"
-"""Encoder name of text vectors that are not a mapping."""
+"""Encoder name of text vectors that are given as one array, not as a mapping."""
 MIN_IMAGES = 10
 """Minimum number of different images with a text for a fit. With fewer images, `fit` raises InputError."""
 HELD_OUT_INTERVAL = 10

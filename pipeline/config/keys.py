@@ -213,7 +213,7 @@ class Row(NamedTuple):
     """The default as YAML. It is None for a required key, and for a section if keys follow below it (otherwise {})."""
     sentence: str
     title: str | None
-    """The title of the group of keys that begins with this key, if it begins one."""
+    """The title of the group of keys that begins with this key, or None if no group begins with this key."""
     entry: bool
     """Whether the key belongs to the entries of a list or a mapping, such as `encoders`. config/default.yaml shows such
     keys as comments."""
@@ -267,7 +267,7 @@ def _rows(path: tuple[str, ...], field: FieldInfo, shown: dict[type, str], entry
 
 
 def _kind_rows(path: tuple[str, ...], kinds: list[type[EncoderEntry]], shown: dict[type, str]) -> Iterator[Row]:
-    """Yield a row for each of the `kinds` of an encoder's entry, and then a row for each of their keys.
+    """Yield a row for each of the `kinds` of an encoder's entry, and then a row for each key of these kinds.
 
     Kinds share a row if the default and the description of the key are the same. The description then begins with the
     names of these kinds, unless they are all kinds. `shown` maps the class of each section that was yielded before to

@@ -68,8 +68,8 @@ class Recipe:
     """The way in which a model is made: its base, its steps, and the names of the models that it needs.
 
     `members` are the members of an ensemble, `refitted` is the model whose parameters a refit uses, `uncorrected` is
-    the model whose scores are corrected for hubs, and `start` is the model from which the training starts. For a model
-    that needs no such model, `members` is empty, and the others are None.
+    the model whose scores are corrected for hubs, and `start` is the model from which the training starts. Without such
+    models, `members` is empty, and `refitted`, `uncorrected` and `start` are None.
     """
 
     base: Base
@@ -416,7 +416,7 @@ def make_recipes(written: Mapping[str, tuple[Base, Steps]]) -> dict[str, Recipe]
 def _find_start(model: Base, bases: Mapping[str, Base]) -> str | None:
     """Return the name of the base from which the training of `model` starts, or None if there is no such base.
 
-    It is the first base of the required registered model that has the same encoders and the same training.
+    The result is the first base of the required registered model that has the same encoders and the same training.
     """
     if isinstance(model, Model):
         for name, base in bases.items():
@@ -433,7 +433,7 @@ def _unused(name: str, taken: Iterable[str]) -> str:
 
 
 def _listed(names: tuple[str, ...] | None, entries: Sequence[Named]) -> tuple[str, ...]:
-    """Return `names`, or the names of all `entries` if it is None."""
+    """Return `names`, or the names of all `entries` if `names` is None."""
     return tuple(entry.name for entry in entries) if names is None else names
 
 

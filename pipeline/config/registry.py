@@ -1,8 +1,9 @@
 """The registry of all models, trainings, encoders and generators.
 
-No other module lists them. Each has a spec with its properties, which can be read without importing its class or
-pydantic. A model, encoder or collection reader that is not registered is named by its import path, `module:Class`. Such
-code is imported only if the user has named its import path (`allow`) in a configuration or for an index.
+No other module lists them. Each model, encoder and generator has a spec with its properties, which can be read without
+importing its class or pydantic. A model, encoder or collection reader that is not registered is named by its import
+path, `module:Class`. Such code is imported only if the user has named its import path (`allow`) in a configuration or
+for an index.
 """
 
 import importlib
@@ -93,7 +94,7 @@ def import_place(place: str) -> Any:
 
 
 MAX_SIDE = 4096
-"""Largest side of the input of an image encoder in pixels. A larger side in a configuration or a file is an error."""
+"""Largest side in pixels of the input of an image encoder. A larger side in a configuration or a file is an error."""
 IMPORT_PATH = r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$"
 """The pattern of an import path, `module:Class`."""
 ALLOWED = "JOINTSPACE_ALLOW"

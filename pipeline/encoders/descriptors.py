@@ -146,7 +146,7 @@ def _points(side: int, grid: PatchGrid) -> list[cv2.KeyPoint]:
 def _gabor_filters(directions: int) -> list[list[np.ndarray]]:
     """Return, for each of `directions` directions, its even and its odd Gabor filter (11, 11).
 
-    Each filter has the sum 0 and a wavelength of 5 pixels.
+    The values of each filter sum to 0, and their absolute values to 1. The wavelength is 5 pixels.
     """
     filters = []
     for number in range(directions):

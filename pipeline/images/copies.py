@@ -45,7 +45,7 @@ INDEX_ROWS = 1 << 15
 INDEX_PROBES = 16
 """Number of inverted lists of each index that are searched for each photo."""
 TRAINING_PHOTOS = 32
-"""Number of photos for each list from which the centres of the lists are computed."""
+"""Number of photos per inverted list that are sampled to compute the centres of the lists."""
 MAX_EXACT_PHOTOS = 20_000
 """Largest number of photos whose pairs are all compared. For more photos, neighbours are found with an index."""
 BLOCK_PAIRS = 512

@@ -15,7 +15,7 @@ VERBS = ("neither", "one", "both")
 """The groups of pairs of captions: neither caption, one caption, or both captions have a verb."""
 LENGTHS = ("0 to 2", "3 to 5", "6 or more")
 LENGTH_BOUNDS = (3, 6)
-"""Differences in length at which the next group of LENGTHS begins."""
+"""Differences in length, in words, at which the second and the third group of LENGTHS begin."""
 WORST_SHARE = 0.01
 """Share of all pairs that have the worst ranks. Among these, the pairs with one verb are counted separately."""
 MAX_RELATIONS = 12

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pipeline.storage.verify import Examination, ImageTrace
 
 AUDIT = "audit"
-"""Name of the folder of a run that `jointspace audit` writes. No Snakemake rule writes it."""
+"""Name of the folder in a run that `jointspace audit` writes. No Snakemake rule writes this folder."""
 
 
 @click.command("verify")

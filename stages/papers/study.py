@@ -64,7 +64,8 @@ def read_study(run: Run) -> "Study":
 
 
 def study_keys(config: "Config") -> Mapping[str, Any]:
-    """Return the seeds, the sections and the weights of text encoders in the configuration that decide the numbers."""
+    """Return the values of the configuration that decide the numbers in the tables: the seed, the number of bootstrap
+    resamples, the weak texts of DOCUMENTS, sections, and the weights of text encoders."""
     from pipeline.config.registry import made_by
 
     fitted = [spec.key for spec in made_by("fit") if spec.section]
@@ -99,7 +100,7 @@ def study_reads(config: "Config", layout: Layout) -> Inputs:
     writes=lambda layout: layout.study,
 )
 def study(run: Run, job: Job) -> None:
-    """Fill the tables of Gong et al. Only numbers that are not there yet are measured."""
+    """Fill the tables of Gong et al. Only numbers that no earlier job has stored are measured."""
     from tqdm import tqdm
 
     from pipeline.config.registry import model_spec

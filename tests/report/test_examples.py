@@ -28,7 +28,8 @@ def gallery(run: Path) -> SplitGallery:
 
 
 def rolled(gallery: SplitGallery, shift: int) -> SplitGallery:
-    """Return a copy of the gallery whose image vectors are moved down by `shift` rows."""
+    """Return a copy of the gallery whose image vectors are moved down by `shift` rows. The last rows become the first.
+    """
     moved = copy(gallery)
     moved.image_vectors = np.roll(gallery.image_vectors, shift, axis=0)
     return moved

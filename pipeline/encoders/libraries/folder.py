@@ -30,7 +30,7 @@ MAX_CONFIG_BYTES = 1 << 22
 """Largest size of a configuration in bytes. A folder with a larger configuration is refused."""
 
 TOKENIZER_FILES = ("tokenizer.json", "vocab.json", "vocab.txt", "merges.txt", "added_tokens.json")
-"""Names of tokenizers and vocabularies. All other JSON files are configurations."""
+"""Names of the files that have tokenizers and vocabularies. All other JSON files are configurations."""
 
 ELSEWHERE = re.compile(r"(local-dir|hf-hub|hf_hub|file|https?):|timm_", re.IGNORECASE)
 """Pattern of the beginning of a text in a configuration that names a network in a folder, on a hub, or of another
