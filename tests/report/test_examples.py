@@ -28,8 +28,7 @@ def gallery(run: Path) -> SplitGallery:
 
 
 def rolled(gallery: SplitGallery, shift: int) -> SplitGallery:
-    """Return a copy of the gallery whose image vectors are moved down by `shift` rows. The last rows become the first.
-    """
+    """Return a copy of the gallery whose image vectors are moved down by `shift` rows, and the last rows to the top."""
     moved = copy(gallery)
     moved.image_vectors = np.roll(gallery.image_vectors, shift, axis=0)
     return moved
