@@ -479,7 +479,7 @@ class Distinct:
 
 
 def _row_bytes(block: Block) -> Iterator[bytes]:
-    """Yield bytes for each row. Equal rows have equal bytes, also if one has 0 and the other has -0."""
+    """Yield bytes for each row. Equal rows have equal bytes, also if one row has 0 where the other row has -0."""
     if isinstance(block, np.ndarray):
         yield from ((row + 0).tobytes() for row in block)
         return

@@ -54,7 +54,7 @@ class EncoderEntry(Section):
     def base(self) -> str | None:
         """The name of the other encoder that this encoder depends on, or None if there is none.
 
-        It is the encoder whose regions are pooled, or the encoder that made precomputed vectors, if it is known.
+        It is the encoder whose regions are pooled, or the encoder in `made_by`, which made the precomputed vectors.
         """
         return None
 
@@ -642,8 +642,8 @@ AnyEntry = TypeVar("AnyEntry", bound=EncoderEntry)
 
 
 def _kind_of(value: object) -> object:
-    """Return the value of `kind` in an entry of an encoder, or in the mapping of values from which an entry is made. It
-    is None if there is no kind."""
+    """Return the value of `kind` in an entry of an encoder, or in the mapping of values from which an entry is made.
+    Return None if there is no kind."""
     return value.get("kind") if isinstance(value, Mapping) else getattr(value, "kind", None)
 
 

@@ -31,7 +31,7 @@ from pipeline.errors import UsageError, meant
 UNIT = ("l2",)
 """Default transforms of the features of an image encoder whose entry does not have `roots`."""
 ROOTS = ("sqrt", "l2")
-"""Default transforms of the features of an image encoder whose entry has `roots`, because few of its features are
+"""Default transforms of the features of an image encoder whose entry has `roots`, because few of the features are
 negative. On Flickr8k, signed square roots raise the sum of the recalls of a normalized CCA by 8 to 10 points if no
 feature is negative. If half of the features are negative, the roots lower this sum by 1 to 7 points (docs/vectors.md).
 """
@@ -170,7 +170,7 @@ class Config(OwnKeys):
         return base.model_copy(update={"refit": recipe.steps.refit}) if isinstance(base, EnsembleSettings) else None
 
     def start(self, name: str) -> str | None:
-        """Return the name of the model from which the training of `name` starts, or None if it starts from scratch.
+        """Return the name of the model from which the training of `name` starts, or None for a start from scratch.
 
         A refit starts from a refit. Raises UsageError if the configuration does not have the required model.
         """
@@ -220,7 +220,7 @@ class Config(OwnKeys):
         return [name for name in every if self.model(name).spec.made_by == stage and not self.uncorrected(name)]
 
     def section(self, spec: ModelSpec | GeneratorSpec) -> Section | None:
-        """Return the section with the settings of a registered model or generator, or None if it has no section."""
+        """Return the section with the settings of a registered model or generator, or None without such settings."""
         return getattr(self, spec.key) if spec.key in OWN else None
 
     def generator(self, name: str) -> ChosenGenerator:

@@ -354,7 +354,7 @@ class ModelSpec(Spec):
     """The stage that makes the model."""
     defaults: str | None = None
     """The section of the configuration, such as `train_defaults`, whose keys the model inherits if its own section does
-    not set them. With None, it inherits nothing."""
+    not set them. With None, the model inherits nothing."""
     sentences: Literal["vectors", "tokens", "dependency-trees", "phrase-trees", "each"] = "vectors"
     """The form in which the model reads captions. `vectors` are the vectors (n, dim) of the model's text encoders. An
     ensemble has `each`, because each member has its own form."""

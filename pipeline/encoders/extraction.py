@@ -117,7 +117,8 @@ class _Batches:
     """The batches of images that an extractor encodes, and the features of these images.
 
     Each image is copied once, into its row of the batch. If the extractor uses a GPU, the batch is in pinned memory,
-    from which the GPU copies it while the CPU continues. If `count` is given, at most `count` images may be added.
+    from which the GPU copies the images while the CPU continues. If `count` is given, at most `count` images may be
+    added.
     """
 
     def __init__(self, extractor: Extractor, count: int | None = None) -> None:
@@ -157,7 +158,7 @@ def extract_in_step(
 
     `pictures` yields for each image the pixels for each of the `extractors`. `lengths` yields the number of images in
     each group. For each group, yield the features (n, dim) float32 by each extractor. A batch has only images of one
-    group. A GPU gets the first batch of a group before the features of the group before it are awaited.
+    group. A GPU gets the first batch of a group before the features of the previous group are awaited.
     """
     pictures = iter(pictures)
     before = None
@@ -179,7 +180,7 @@ def extract_in_step(
 
 
 def choose_plan(encoder: ProbedNetwork, device: str, precision: str, batch_size: int) -> ExtractionPlan:
-    """Choose a plan for a `device` (auto, cpu, cuda, cuda:N) and a `precision` (auto, float32, bfloat16).
+    """Choose a plan for a `device` (auto, cpu, cuda, cuda:N), a `precision` (auto, float32, bfloat16) and a batch size.
 
     The precision `auto` is bfloat16 if bfloat16 is fast on the device and accurate enough for the encoder, and else
     float32. Raises UsageError if the device does not exist.
@@ -214,7 +215,7 @@ def make_probes(side: int) -> np.ndarray:
 
 
 def grow(extractor: Extractor) -> None:
-    """Increase the batch size of an extractor on a GPU as long as larger batches are faster and fit into its memory.
+    """Increase the batch size of an extractor on a GPU as long as larger batches are faster and fit into the memory.
 
     The extractor must take pixels. On the CPU the batch size is not changed.
     """

@@ -94,8 +94,8 @@ class WholeImages:
 MAP_SIDE = 384
 """Shorter side in pixels of a whole image from whose activation map regions are pooled."""
 MAP_STEP = 32
-"""Number of pixels of which the longer side of an image with the shorter side MAP_SIDE is a multiple. With few sizes,
-more images have the same size and can share a batch."""
+"""Step in pixels of the longer side of an image whose shorter side is MAP_SIDE. The longer side is a multiple of this
+step, so that more images have the same size and can share a batch."""
 MAP_ASPECT = 2.5
 """Largest ratio of the longer side to the shorter side MAP_SIDE of an image. More elongated images are squashed."""
 CLASSIFIED_REGIONS = 60
@@ -196,7 +196,7 @@ BACKGROUND = 3
 MIN_OBJECT_OVERLAP = 0.5
 """Smallest overlap (intersection over union) of a region that shows an object with the box of the object."""
 TRIES = 20
-"""Number of random boxes that are drawn for each region."""
+"""Number of random boxes that are drawn for each sampled region. The first boxes that are suitable are used."""
 JITTER = 0.25
 """Largest shift of each side of a random region from the same side of its object, as a share of the object's width or
 height."""
@@ -291,9 +291,10 @@ def schedule_images(images: int, per_batch: int, iterations: int, seed: int) -> 
 
 
 def batch_samples(samples: Iterable[RegionSample | Failure], per_batch: int) -> Iterator[RegionSample]:
-    """Yield one batch for every `per_batch` images, which joins their samples. Failed images are ignored.
+    """Yield one batch for every `per_batch` images, which joins the samples of these images.
 
-    Raises InputError if all images of a batch failed.
+    Failed images are left out of their batch, and the last batch can have fewer images. Raises InputError if all images
+    of a batch failed.
     """
     samples = iter(samples)
     for batch in iter(lambda: list(islice(samples, per_batch)), []):

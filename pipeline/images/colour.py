@@ -145,8 +145,8 @@ def scale_colours(upper: Image.Image, lower: Image.Image) -> tuple[Image.Image, 
 def find_conversion(image: Image.Image) -> Conversion:
     """Return the conversion to sRGB by the embedded colour profile of an image.
 
-    Its `transform` is None if the image has no profile, if the profile is the profile of sRGB, or if the profile cannot
-    be used. Only in the last case, `broken` is true.
+    `transform` of the result is None if the image has no profile, if the profile is the profile of sRGB, or if the
+    profile cannot be used. Only in the last case, `broken` is true.
     """
     profile = image.info.get("icc_profile")
     if not profile:

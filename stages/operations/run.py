@@ -136,8 +136,8 @@ def migrate(
 
     With files: OLD has vectors of the old encoder (.npy, Parquet and other formats, or an index), and NEW has vectors
     of some of the same photos by the new encoder, paired by names or by order. The command prints how much recall is
-    kept. It writes a vector in the new space for each vector of OLD, which is mapped if NEW does not have it. It also
-    writes the map with which new queries search the old vectors.
+    kept. It writes a vector in the new space for each vector of OLD: the vector of NEW, or else the mapped vector. It
+    also writes the map with which new queries search the old vectors.
 
     With a run: OLD is the image encoder of the finished run, and NEW is its replacement in CONFIG. The command encodes
     a sample of the photos, fits a map from the features of OLD to the features of NEW, maps the features of the other

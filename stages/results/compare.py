@@ -87,8 +87,8 @@ def command(runs: tuple[Path, ...], output: Path, split: str, protocol: str) -> 
 
 
 def _learned_photos(run: Run) -> set[str]:
-    """Return the SHA-256 of each photo of the splits on which the models of the run are trained. Besides train, these
-    are dev if the run has a refit, and auxiliary.splits if a model is trained on weak texts."""
+    """Return the SHA-256 of each photo of the splits on which the models of the run are trained. These splits are
+    train, dev if the run has a refit, and auxiliary.splits if a model is trained on weak texts."""
     import numpy as np
 
     config = run.config
