@@ -50,7 +50,8 @@ TEXT = "text"
 MIN_IMAGES = 10
 """Minimum number of different images with a text for a fit. With fewer images, `fit` raises InputError."""
 HELD_OUT_INTERVAL = 10
-"""One in HELD_OUT_INTERVAL of the images with a text is held out, but at least two and at most MAX_HELD_OUT."""
+"""Number of images with a text per held-out image. At least two images, and at most MAX_HELD_OUT images, are held out
+in all."""
 MAX_HELD_OUT = 1000
 """Maximum number of images that are held out."""
 

@@ -229,7 +229,8 @@ def _correction(config: Config, name: str, model: Model) -> Iterator[str]:
 
 
 def _model_regions(config: Config, name: str, model: Model) -> Iterator[str]:
-    """Yield messages about regions that the model needs but does not get, and about regions that it cannot use."""
+    """Yield messages about regions that the model needs but does not get, and about regions that the model cannot
+    use."""
     needed = model.spec.regions
     described = config.regions.encoders
     without_regions = set(model.encoders) - set(described)

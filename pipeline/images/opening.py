@@ -56,7 +56,8 @@ megabytes. A PNG with more is rejected as damaged."""
 MIN_SIDE = 8
 """Smallest side in pixels of an image of a collection. A smaller image is rejected."""
 MAX_ASPECT = 20
-"""Largest ratio of the longer side to the shorter side of an image of a collection. A longer image is rejected."""
+"""Largest ratio of the longer side to the shorter side of an image of a collection. A more elongated image is
+rejected."""
 BASE_BYTES = 64 << 20
 """Number of bytes of memory that decoding may take for every image, besides BYTES_PER_PIXEL for each pixel."""
 BYTES_PER_PIXEL = 64

@@ -293,7 +293,7 @@ class ComparedSystem:
 
     @property
     def sum(self) -> float | None:
-        """The sum of all recalls, or None if one of them is unknown."""
+        """The sum of all recalls, or None if a recall is unknown."""
         known = [recall for recall in self.recalls if recall is not None]
         return sum(known) if len(known) == len(self.recalls) else None
 

@@ -104,7 +104,7 @@ class SentenceTransformersTexts(LibraryTexts):
 
 
 def keep_layers(network: nn.Module, count: int) -> None:
-    """Remove all layers of a transformer after the first `count`. With 0, only its embeddings are left.
+    """Remove all layers of a transformer after the first `count`. With 0, only the embeddings are left.
 
     Raises ValueError if the transformer has fewer layers, or if its layers cannot be found.
     """
