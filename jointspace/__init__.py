@@ -1,4 +1,4 @@
-"""Search the index of a run, index photos, find wrong captions, fit a joint space to vectors, or migrate vectors.
+"""Search the index of a run, index photos, find wrong captions, fit a joint space to vectors, or replace an encoder.
 
     import jointspace
 

@@ -22,7 +22,7 @@ Vectors = Rows | ArrayLike
 Block = np.ndarray | sparse.csr_array
 """The vectors (n, d) of one encoder as float32, dense or sparse."""
 MAX_SHOWN_CHARACTERS = 100
-"""Maximum number of characters of a text that an error repeats."""
+"""Maximum number of characters of a wrong text that an error message quotes."""
 NUMBERS = "biuf"
 """Kinds of NumPy dtypes that are accepted as real numbers: Booleans, integers and floating-point numbers."""
 

@@ -77,7 +77,7 @@ def audit(
       correlation of the two images, which is at least `threshold`.
     - `false_discovery_rate`: the least estimated share of right captions in a list of the lowest scores of this kind
       that includes the finding.
-    - `reliable`: whether this share is at most 10 percent. With fewer than 1,000 images, it can be larger.
+    - `reliable`: whether this share is at most 10 percent. With fewer than 1,000 images, the true share can be larger.
     - `split`, `other_image`, `other_image_id`, `other_split`: in a run, the split of the photo, and the near-duplicate.
 
     A column that has no meaning for a finding is None in a run, and is missing otherwise.
@@ -129,7 +129,7 @@ def _score(x: Mapping[str, np.ndarray], y: Mapping[str, Block], owners: np.ndarr
     """Score each image with all of its texts, and each single text, by cross-fitting. Return both kinds of scores.
 
     `x` and `y` have the vectors of images (n, D) and of texts (m, d) by encoder, and `owners` (m,) the row of the image
-    of each text. No two images may have equal vectors. `seed` divides the images into folds.
+    of each text. No two images that have texts may have equal vectors. `seed` divides the images into folds.
     """
     n = len(next(iter(x.values())))
     folds = draw_folds(np.empty((0, 2), np.int64), n, seed)

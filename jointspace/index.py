@@ -110,19 +110,20 @@ class Index:
         weight `weight`, from 0 to 1, and the image has the rest. Only images whose columns satisfy the condition
         `where` are found, such as `price < 20`.
 
-        The words of a text are also searched in the captions, file names and columns, unless `match_text` is false.
-        Images whose texts have all of its words are merged by rank, and have the names of these texts as `matches`. An
-        image with the text as its identifier, such as an inventory number, comes first. The vectors of the words
-        `minus` are subtracted from the vector of a single text, and the vectors of the words `plus` are added. `sort`
-        is a column by which the likely matches of a single text are sorted, dates from the newest. With a minus sign
-        before the column, the order is reversed.
+        Unless `match_text` is false, the words of a query without an image are also searched in the captions, file
+        names and columns. Images that have all of these words are merged by rank with the images that the vectors
+        find, and `matches` of their hits says where the words are, for example `caption`. An image whose identifier,
+        such as an inventory number, equals the text comes first. The vectors of the words `minus` are subtracted from
+        the vector of a single text, and the vectors of the words `plus` are added. `sort` is a column by which the
+        likely matches of a single text are sorted, dates from the newest. With a minus sign before the column, the
+        order is reversed.
 
         Returns a list of hits, best first. A hit has a `rank` from 1, a `score`, and a `row`: the columns of the image
         in the table of the index. A higher score is a better match. The answer to a text or a `text_vector` also has a
         `judgement`: the number of `likely` hits, the approximate number of likely images in the whole index
         (`expected`), and whether the text is out of domain (`off_topic`). The judgement is None if the index is not
-        calibrated. For a list of texts, the result is a list with one answer per text. A text without a known word then
-        gets an empty answer whose `error` is the message. A notebook shows the photos of an answer.
+        calibrated. For a list of texts, the result is a list with one answer per text. In this list, the answer to a
+        text without a known word is empty, and its `error` is the message. A notebook shows the photos of an answer.
 
         Raises InputError if the model knows no word of a single text, the image cannot be read, or a vector has the
         wrong shape. Raises UsageError for a wrong condition or argument, or if the model cannot answer this kind of
@@ -256,7 +257,7 @@ class Index:
         continues an interrupted run. A script that calls this method does not need `if __name__ == "__main__"`.
 
         Raises UsageError if the model uses regions of images, if `photographs` has no photos, or if `output` contains
-        an index of other photos or another run. Raises InputError if no photo can be used.
+        another run or an index of other photos. Raises InputError if no photo can be used.
         """
         from pipeline.run.reading.application import apply_index
         from stages.catalogue import declared

@@ -15,6 +15,8 @@ HEAD = """# Python
 
 This page is generated from the docstrings by `python -m jointspace.reference`.
 """
+MAX_LINE_CHARACTERS = 132
+"""Maximum length of a line of prose, as on the other pages."""
 MAX_SIGNATURE_CHARACTERS = 100
 """Maximum length of a line of a signature. Longer signatures have several lines."""
 
@@ -85,12 +87,15 @@ def _prose(one: Documented) -> str:
 
 
 def _paragraph(text: str) -> str:
-    """Return a paragraph of a docstring as Markdown. A doctest or an indented paragraph becomes a code block."""
+    """Return a paragraph of a docstring as Markdown. A doctest or an indented paragraph becomes a code block. A list or
+    table stays as it is, and the lines of other paragraphs are filled again."""
     if text.startswith(">>>"):
         return f"```pycon\n{text}\n```"
     if re.match(r"(    .*\n?)+$", text):
         return f"```python\n{inspect.cleandoc(text)}\n```"
-    return text
+    if re.search(r"^[-*|] |^ ", text, re.M):
+        return text
+    return textwrap.fill(text, MAX_LINE_CHARACTERS, break_long_words=False, break_on_hyphens=False)
 
 
 if __name__ == "__main__":

@@ -44,13 +44,14 @@ FILE = "model.safetensors"
 NAME = "ncca"
 """Model type of a fitted space: the name under which its class NormalizedCCA is registered."""
 IMAGE = "image"
-"""Encoder name of image vectors that are not a mapping."""
+"""Encoder name of image vectors that are given as one array, not as a mapping."""
 TEXT = "text"
-"""Encoder name of text vectors that are not a mapping."""
+"""Encoder name of text vectors that are given as one array, not as a mapping."""
 MIN_IMAGES = 10
 """Minimum number of different images with a text for a fit. With fewer images, `fit` raises InputError."""
 HELD_OUT_INTERVAL = 10
-"""One in HELD_OUT_INTERVAL of the images with a text is held out, but at least two and at most MAX_HELD_OUT."""
+"""Number of images with a text per held-out image. At least two images, and at most MAX_HELD_OUT images, are held out
+in all."""
 MAX_HELD_OUT = 1000
 """Maximum number of images that are held out."""
 
@@ -91,8 +92,8 @@ class Pairs:
     def rows(self, images: np.ndarray | slice, owners: np.ndarray, texts: np.ndarray | slice) -> "Pairs":
         """Return the pairs with only the rows `images` of the images and the rows `texts` of the texts.
 
-        `owners` (m,) has, for each text of these pairs, the row that its image will have. The rows of texts that are
-        left out are not used.
+        `owners` (m,) has, for each text of this object, the row of the text's image in the returned pairs. The values
+        of texts that are left out are not used.
         """
         kept = {name: block[images] for name, block in self.images.items()}
         return Pairs(kept, {name: block[texts] for name, block in self.texts.items()}, owners[texts])
@@ -101,15 +102,16 @@ class Pairs:
 class FittedSpace:
     """Normalized CCA (Gong et al. 2014, eq. 2) of image and text vectors. `fit` returns a FittedSpace.
 
-    `choice` has the settings that were best on the held-out images, under their names in the grid of `fit`. `transfer`
-    in it has the settings for the pairs `weak`, and `text_weights` the weight of each text encoder. `recall_sum` and
-    `mean_rank` in it are the results of these settings on the held-out images: the sum of the six recalls in percent,
-    and the mean rank of both directions. The space itself is then fitted to all pairs.
+    `choice` has the settings that were best on the held-out images, under their names in the grid of `fit`.
+    `choice["transfer"]` has the settings for the pairs `weak`, and is empty without such pairs.
+    `choice["text_weights"]` has the weight of each text encoder. `choice["recall_sum"]` and `choice["mean_rank"]` are
+    the results of these settings on the held-out images: the sum of the six recalls in percent, and the mean rank of
+    both directions. The space itself is fitted to all pairs, including the held-out images.
 
-    `held_out` has the number of held-out `images`. Under `image_to_sentence` and `sentence_to_image`, it has the
-    `recall@1`, `recall@5` and `recall@10` in percent on these images. If there is one image encoder and one text
-    encoder, their vectors have the same number of dimensions, and the text vectors are not sparse,
-    `held_out["zero_shot"]` has the recalls of the cosine between the original vectors.
+    `held_out["images"]` is the number of held-out images. `held_out["image_to_sentence"]` and
+    `held_out["sentence_to_image"]` have the `recall@1`, `recall@5` and `recall@10` in percent on these images. If there
+    is one image encoder and one text encoder, their vectors have the same number of dimensions, and the text vectors
+    are not sparse, `held_out["zero_shot"]` has the recalls of the cosine between the original vectors.
     """
 
     def __init__(self, model: NormalizedCCA, choice: Mapping[str, Json], held_out: Mapping[str, Json]) -> None:
@@ -263,7 +265,8 @@ def fit(
     True
 
     Raises InputError if a vector is not finite, if the numbers of vectors do not fit together, if `owners` is wrong, or
-    if fewer than 10 different images have a text. Raises UsageError for an unknown key of the grid or an unknown step.
+    if fewer than 10 different images have a text. Raises UsageError for an unknown key or a wrong value of the grid,
+    for an unknown step, and if `weak` is not a pair.
     """
     if not isinstance(normalise, tuple | list) or not all(step in STEPS for step in normalise):
         raise UsageError(
@@ -477,7 +480,7 @@ class Distinct:
 
 
 def _row_bytes(block: Block) -> Iterator[bytes]:
-    """Yield bytes for each row. Equal rows have equal bytes, also if one has 0 and the other has -0."""
+    """Yield bytes for each row. Equal rows have equal bytes, also if one row has 0 where the other row has -0."""
     if isinstance(block, np.ndarray):
         yield from ((row + 0).tobytes() for row in block)
         return

@@ -60,8 +60,8 @@ class Items:
 def write_index(folder: Path, save: Callable[[Path], None], items: Items) -> None:
     """Write an index of `items` to `folder`, in place of an older index there.
 
-    `save` writes the model into the folder that it gets. The vectors of the items have unit length, so a search by
-    inner product finds the nearest items by cosine.
+    `save` is called with a temporary folder, and must write the model there. The vectors of the items must have unit
+    length, so that a search by inner product finds the nearest items by cosine.
     """
     requirements = Requirements.of(loading.load().index)
     sides = {"images": items.images} | ({} if items.texts is None else {"sentences": items.texts})

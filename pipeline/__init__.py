@@ -1,1 +1,1 @@
-"""Photographs and sentences into one joint space: computation, and the storage beneath it."""
+"""The library behind the stages: the computation of joint spaces of photos and sentences, and the storage of files."""

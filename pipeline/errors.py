@@ -52,9 +52,8 @@ class IntegrityError(JointspaceError):
 
 
 class RejectLimitError(JointspaceError):
-    """Report that a command could not use some of its input, although the rest of its work is done: more files or
-    captions were rejected than the configuration allows, or lines of a file or queries could not be used. Exit code
-    3."""
+    """Error of a command that has done its work, but could not use a part of its input: more files or captions were
+    rejected than the configuration allows, or lines of a file or queries could not be used. Exit code 3."""
 
     exit_code = 3
 
@@ -71,8 +70,8 @@ def too_many(rejected: int, given: int, limit: float) -> bool:
 def brief(error: BaseException) -> str:
     """Return the message of an error on one line, cut to MAX_REASON_CHARACTERS.
 
-    The name of the type precedes the message, unless it is a JointspaceError, because messages of libraries may be
-    empty.
+    The name of its type precedes the message, unless the error is a JointspaceError, because messages of libraries may
+    be empty.
     """
     message = str(error) if isinstance(error, JointspaceError) else f"{type(error).__name__}: {error}"
     return textwrap.shorten(message, MAX_REASON_CHARACTERS, placeholder=" ...")

@@ -238,7 +238,7 @@ def main() -> None:
 def _fail(message: str, code: int) -> NoReturn:
     """Write an error to stderr and to the log file, if any, and exit with the exit code `code`.
 
-    With --debug, raise the error that is being handled again instead.
+    With --debug, nothing is written, and the error that is being handled is raised once more.
     """
     if "--debug" in sys.argv:
         raise

@@ -50,8 +50,8 @@ class _ConfigType(click.Path):
 
 
 class _RunType(click.Path):
-    """A type of click for the folder of a run. For a configuration file, it raises UsageError, whose message names the
-    folder of the run with this configuration."""
+    """A type of click for the folder of a run. Raises UsageError for a configuration file. The message names the folder
+    of the run with this configuration."""
 
     def convert(
         self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None
@@ -71,9 +71,10 @@ RUN = _RunType(path_type=Path, file_okay=False)
 
 
 class Command(click.Command):
-    """A command that accepts the former names of its options, and warns on stderr when one is used.
+    """A command that accepts the former names of its options, and logs a warning if a former name is used.
 
-    `former` maps the former name of an option to its new name, or to "" if its value is the first argument now.
+    `former` maps the former name of an option to its new name, or to "" if the value of the option is the first
+    argument of the command now.
     """
 
     def __init__(self, *arguments: Any, former: Mapping[str, str] | None = None, **settings: Any) -> None:
@@ -163,8 +164,9 @@ def lock_output(function: Callable[..., None]) -> Callable[..., None]:
 def runnable(text: str) -> str:
     """Return the message `text` with commands that run in the shell from which this process was started.
 
-    If the shell finds no `jointspace` or `pip`, or the program of another Python, the name in a command is replaced by
-    the path of the program. The commands therefore also work if the virtual environment is not activated.
+    If the shell finds no program `jointspace` or `pip`, or finds the program of another Python, the name in a command
+    is replaced by the path of the program beside this Python. The commands therefore also work if the virtual
+    environment is not activated.
     """
     from stages.catalogue import USER_COMMANDS
 
@@ -175,9 +177,10 @@ def runnable(text: str) -> str:
 
 @cache
 def _program(name: str) -> str:
-    """Return `name` if the shell finds this Python's program under that name, and otherwise the path of the program.
+    """Return the path of the program `name` that is installed beside this Python, relative if it is in or below the
+    current folder.
 
-    The path is relative if the program is below the current folder.
+    Return `name` itself if the shell finds this program by its name, or if this Python has no such program.
     """
     installed = Path(sys.executable).with_name(name)
     found = shutil.which(name)
@@ -213,10 +216,11 @@ def only_index(command: str) -> Path:
 
 
 def require_order(folder: Path, rest: Sequence[str], accepts: Callable[[Path], bool], command: str) -> None:
-    """Raise UsageError if the last argument of a command is the folder that must be its first argument.
+    """Check that the arguments of a command are not in the wrong order, with its folder at the end.
 
-    `folder` is the first argument, `rest` are the others, and `command` is the name of the command. `accepts` returns
-    whether a path is a folder that the command can use.
+    `folder` is the first argument, `rest` are the other arguments, and `command` is the name of the command.
+    `accepts(path)` says whether the command can use the folder `path`. Raises UsageError, with the right order, if the
+    command cannot use `folder`, but can use the last argument. Other wrong arguments are not reported.
     """
     from pipeline.errors import UsageError
 
@@ -226,9 +230,9 @@ def require_order(folder: Path, rest: Sequence[str], accepts: Callable[[Path], b
 
 
 def command_of(stage: "Stage") -> click.Command:
-    """Make the command of a stage.
+    """Make the command of a stage, with the arguments and options that every stage has, and the stage's own options.
 
-    `jointspace stage embed ncca --run results/demo` does the same as the stage's Snakemake rule.
+    `jointspace stage embed ncca --run results/demo`, for example, does the same as the Snakemake rule of the stage.
     """
 
     def callback(
@@ -273,12 +277,12 @@ def command_of(stage: "Stage") -> click.Command:
 
 
 def say(line: str, err: bool = False) -> None:
-    """Print a line for the user on stdout, or on stderr if `err`. Its commands can be copied (see `runnable`)."""
+    """Print a line for the user on stdout, or on stderr if `err`, with commands that can be copied (see `runnable`)."""
     click.echo(printable(runnable(line)), err=err)
 
 
 def say_next(following: Callable[[], str | None]) -> None:
-    """Print the command that `following` returns to stderr, as the command to run next. Nothing is printed if stderr is
+    """Write to stderr which command to run next: the command that `following` returns. Nothing is written if stderr is
     not a terminal, or if `following` returns None."""
     if sys.stderr.isatty() and (command := following()):
         say(f"next: {command}", err=True)

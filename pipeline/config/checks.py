@@ -1,4 +1,4 @@
-"""Checks of a configuration whose keys are valid. They find choices that would fail hours later, or have no effect."""
+"""Checks of a configuration whose keys are valid: choices that would fail hours later, or have no effect, are found."""
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -134,7 +134,7 @@ def _regions(config: Config) -> Iterator[str]:
 
 
 def _variants(config: Config) -> Iterator[str]:
-    """Yield messages about settings of variants that their model or generator does not have, or does not use."""
+    """Yield a message for each variant with a setting that the variant's model or generator does not have or use."""
     for name, variant in config.variants.items():
         try:
             words = config.meaning(name, variant).word_vectors
@@ -229,7 +229,8 @@ def _correction(config: Config, name: str, model: Model) -> Iterator[str]:
 
 
 def _model_regions(config: Config, name: str, model: Model) -> Iterator[str]:
-    """Yield messages about regions that the model needs but does not get, and about regions that it cannot use."""
+    """Yield messages about regions that the model needs but does not get, and about regions that the model cannot
+    use."""
     needed = model.spec.regions
     described = config.regions.encoders
     without_regions = set(model.encoders) - set(described)
@@ -290,7 +291,7 @@ def _phrases(config: Config, models: Mapping[str, Model]) -> Iterator[str]:
 def _generators(config: Config) -> Iterator[str]:
     """Yield messages about caption generators.
 
-    They are about an input that a generator lacks, a generator in `evaluate.generators` that cannot compute the
+    The messages are about an input that a generator lacks, a generator in `evaluate.generators` that cannot compute the
     probability of a caption, and a model in `describe.space` that does not compare an image and words by cosine.
     """
     generators = {name: config.generator(name) for name in config.generators}

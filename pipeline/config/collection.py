@@ -114,9 +114,9 @@ class CollectionSettings(Section):
 
     @property
     def kept_columns(self) -> dict[str, str] | None:
-        """Name of a column of the user's own in the collection -> the name under which it is kept.
+        """The user's own columns to keep, as name in the collection -> name under which the column is kept.
 
-        None keeps all of these columns under the names that they have.
+        None means that all columns of the user are kept under their own names.
         """
         own = self.own_columns
         if isinstance(own, dict):

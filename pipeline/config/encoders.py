@@ -47,12 +47,15 @@ class EncoderEntry(Section):
 
     @property
     def prepared(self) -> bool:
-        """Whether the encoder can encode new images or texts. If its vectors are precomputed, this needs `made_by`."""
+        """Whether new images or texts can be encoded. For precomputed vectors, this is true if `made_by` is set."""
         return self.spec.reads != "vectors" or self.base is not None
 
     @property
     def base(self) -> str | None:
-        """The name of the encoder whose regions are pooled, or that made the precomputed vectors, or None."""
+        """The name of the other encoder that this encoder depends on, or None if there is none.
+
+        It is the encoder whose regions are pooled, or the encoder in `made_by`, which made the precomputed vectors.
+        """
         return None
 
     @property
@@ -137,7 +140,7 @@ preprocessing."""
 def require_torchvision(name: str, kind: str) -> None:
     """Check that the installed torchvision has a network or detector. `kind` is `architecture` or `detector`.
 
-    Raises ValueError, with similar names, if it does not.
+    Raises ValueError, with a similar name or a list of names, if torchvision does not have it.
     """
     from torchvision import models
 
@@ -157,7 +160,7 @@ class ImageVectorsEntry(EncoderEntry):
 
     @property
     def roots(self) -> bool:
-        """Whether signed square roots are among the default transforms of the features, because few are negative."""
+        """Whether the default transforms include signed square roots, because few of the features are negative."""
         return self.spec.roots
 
 
@@ -430,7 +433,7 @@ class TimmEntry(ImageWeights, LibraryImagesEntry):
     def roots(self) -> bool:
         """Whether signed square roots are among the default transforms of the features.
 
-        They are not for an inner layer, because about half of the features of many inner layers are negative.
+        It is false for an inner layer, because about half of the features of many inner layers are negative.
         """
         return self.spec.roots and self.layer is None
 
@@ -439,7 +442,8 @@ class TimmEntry(ImageWeights, LibraryImagesEntry):
 
 
 class TransformersImagesEntry(LibraryImagesEntry):
-    """An image model, or the image side of a dual encoder, of transformers. It needs jointspace[transformers]."""
+    """An image model of the library transformers, or the image side of one of its dual encoders. It needs
+    jointspace[transformers]."""
 
     kind: Literal["transformers"] | ImportPath = key(...)
     weights: Literal["hub"] = key("hub", "Weights: hub.")
@@ -485,7 +489,8 @@ class TextEntry(EncoderEntry):
     def own(self) -> "TextEntry":
         """This entry itself.
 
-        Classes of users may use this property, since the settings of a kind used to be a section.
+        In earlier versions, the settings of a kind were in a section of the entry, which classes of users read by this
+        property. They can still do so.
         """
         return self
 
@@ -601,7 +606,8 @@ class LibraryTextsEntry(LibraryEntry, TextEntry):
 
 
 class TransformersTextsEntry(LibraryTextsEntry):
-    """A text model, or the text side of a dual encoder, of transformers. It needs jointspace[transformers]."""
+    """A text model of the library transformers, or the text side of one of its dual encoders. It needs
+    jointspace[transformers]."""
 
     kind: Literal["transformers"] | ImportPath = key(...)
 
@@ -636,8 +642,8 @@ AnyEntry = TypeVar("AnyEntry", bound=EncoderEntry)
 
 
 def _kind_of(value: object) -> object:
-    """Return the value of `kind` in an entry of an encoder, or in the mapping of values from which an entry is made. It
-    is None if there is no kind."""
+    """Return the value of `kind` in an entry of an encoder, or in the mapping of values from which an entry is made.
+    Return None if there is no kind."""
     return value.get("kind") if isinstance(value, Mapping) else getattr(value, "kind", None)
 
 

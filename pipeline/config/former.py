@@ -1,8 +1,8 @@
-"""Converts the former spelling of configurations. It is accepted, with a warning, for one release.
+"""Converts the former spelling of configurations. This spelling is accepted, with a warning, for one release.
 
 The settings of a text encoder, and of `standard`, used to be in a section with the name of the kind, such as
-`{kind: averaged, averaged: {idf: false}}`. They are now keys of the entry itself: `{kind: averaged, idf: false}`. The
-key `reproduce.in_place_of` has no effect.
+`{kind: averaged, averaged: {idf: false}}`. These settings are now keys of the entry itself, such as
+`{kind: averaged, idf: false}`. The former key `reproduce.in_place_of` has no effect.
 """
 
 import logging
@@ -18,7 +18,7 @@ Values = dict[str, object]
 TEXT_SECTIONS = (
     "tf_idf", "averaged", "fisher", "transformers", "sentence_transformers", "open_clip", "imported"
 )  # fmt: skip
-"""Sections that an entry of text_encoders could contain."""
+"""Names of the sections that an entry of text_encoders could contain in the former spelling."""
 
 WEIGHT_KEYS = ("architecture", "weights", "layer", "file", "sha256")
 PIXEL_KEYS = ("resize", "crop", "mean", "std", "interpolation", "flip")
@@ -29,15 +29,15 @@ IMAGE_KEYS = {
     "open_clip": ("pooling", *VECTOR_KEYS, "layer"), "timm": ("pooling", *VECTOR_KEYS),
     "transformers": ("pooling", *VECTOR_KEYS, "layer", "file", "sha256"),
 }  # fmt: skip
-"""Keys without any effect that the entry of an image encoder could have, by its kind."""
+"""Kind of an image encoder -> the keys that its entry could have without any effect. Such keys are removed."""
 
 NULLS = ("kind", "of", "path")
-"""Keys that any entry of an image encoder could have with the value null."""
+"""Keys that any entry of an image encoder could have with the value null. Such a key with the value null is removed."""
 
 
 def accept_former_spelling(values: Mapping[str, object]) -> Values:
-    """Convert a configuration to the spelling of this version. A warning with the new spelling is logged for each
-    change."""
+    """Return a copy of a configuration in the spelling of this version. For each section or entry that is changed, a
+    warning with the new spelling is logged."""
     full = dict(values)
     if isinstance(text := full.get("text"), dict) and "normalise" in text:
         full["text"] = _warn(text, _rename_normalise(text), "text")

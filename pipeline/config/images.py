@@ -23,8 +23,8 @@ from pipeline.config.section import (
 )
 
 DETECTORS = re.compile(r"fasterrcnn_(resnet50_fpn(_v2)?|mobilenet_v3_large_(320_)?fpn)")
-"""Pattern of the names of torchvision's Faster R-CNN detectors. They are listed here because the import of torchvision
-takes seconds."""
+"""Pattern of the names of torchvision's Faster R-CNN detectors. The names are listed here because the import of
+torchvision takes seconds."""
 
 
 class ExtractSettings(Section):

@@ -53,7 +53,8 @@ SHOWN_BELOW = {
     "train_defaults": [spec.key for spec in MODELS if spec.section and spec.defaults == "train_defaults"],
     "language_defaults": [spec.key for spec in GENERATORS],
 }
-"""Key of shared settings -> the sections of registered models or generators that config/default.yaml shows after it."""
+"""Key of shared settings -> the keys of the sections that config/default.yaml shows after the shared settings. Each
+section has the settings of a registered model or generator."""
 COMMENT_COLUMN = 40
 """Column in which comments begin in config/default.yaml."""
 YAML_HEAD = """\
@@ -212,7 +213,7 @@ class Row(NamedTuple):
     """The default as YAML. It is None for a required key, and for a section if keys follow below it (otherwise {})."""
     sentence: str
     title: str | None
-    """The title of the group of keys that begins with this key, if it begins one."""
+    """The title of the group of keys that begins with this key, or None if no group begins with this key."""
     entry: bool
     """Whether the key belongs to the entries of a list or a mapping, such as `encoders`. config/default.yaml shows such
     keys as comments."""
@@ -266,7 +267,7 @@ def _rows(path: tuple[str, ...], field: FieldInfo, shown: dict[type, str], entry
 
 
 def _kind_rows(path: tuple[str, ...], kinds: list[type[EncoderEntry]], shown: dict[type, str]) -> Iterator[Row]:
-    """Yield a row for each of the `kinds` of an encoder's entry, and then a row for each of their keys.
+    """Yield a row for each of the `kinds` of an encoder's entry, and then a row for each key of these kinds.
 
     Kinds share a row if the default and the description of the key are the same. The description then begins with the
     names of these kinds, unless they are all kinds. `shown` maps the class of each section that was yielded before to

@@ -26,7 +26,8 @@ MAX_YAML_NODES = 100_000
 """Largest number of keys and values of a configuration, with its aliases expanded. A larger file is refused."""
 
 MERGED_KEYS = ("documents", "variants")
-"""Keys whose entries are merged with the default entries and do not replace them."""
+"""Keys whose default entries stay if the user gives entries. An entry of the user is merged with the default entry of
+the same name, or added."""
 
 
 class UniqueKeys(SafeLoader):
@@ -112,7 +113,7 @@ def validate(values: Mapping[str, object], source: Path | str = "configuration")
     """Merge `values` with the defaults and check the configuration.
 
     `source` is the name of the configuration for messages. Raises UsageError with the problems, of which at most
-    MAX_LISTED are listed. If single values are wrong, the checks of several values together are not made.
+    MAX_LISTED are listed. If a single value is wrong, the values are not compared with each other.
     """
     values = accept_former_spelling(values)
     full = dict(values)
@@ -157,7 +158,8 @@ def _name_models(values: Mapping[str, object]) -> dict[str, object]:
 def _spread_seeds(values: Mapping[str, object]) -> dict[str, object]:
     """Return a copy of the configuration in which each variant that has `seeds` is replaced by one variant per seed.
 
-    In all lists that name the variant, the names of the variants for its seeds replace its name.
+    The new variants have the names NAME-seedK. In all lists that have the name of the former variant, the names of the
+    new variants are in its place.
     """
     full = dict(values)
     ensembles = full.get("ensembles")
@@ -183,9 +185,10 @@ def _spread_seeds(values: Mapping[str, object]) -> dict[str, object]:
 
 
 def _seeds(variant: object) -> list[int]:
-    """Return the seeds of a variant, or [] if it has none or if they are not different whole numbers.
+    """Return the seeds of a variant, or [] if the variant has no seeds, or has seeds that are not different whole
+    numbers.
 
-    Numbers may be texts, because Snakemake's --config passes them in this form.
+    A number may be a text, because Snakemake's --config passes numbers in this form.
     """
     seeds = variant.get("seeds") if isinstance(variant, Mapping) else None
     texts = [str(seed) for seed in seeds] if isinstance(seeds, list | tuple) else []
@@ -198,7 +201,7 @@ def _replace_names(
 ) -> dict[str, object]:
     """Return a copy of `values` in which the list at `path`, if present, has other names in place of some names.
 
-    `names` maps a name to the names that take its place. Names that are not in it stay.
+    `names` maps a name to the names that replace this name. Names that are not keys of `names` stay.
     """
     full = dict(values)
     inner = full.get(path[0])
@@ -212,7 +215,7 @@ def _replace_names(
 
 
 def _inherit(values: Mapping[str, object]) -> dict[str, object]:
-    """Return a copy of the configuration with shared defaults in the sections that inherit them.
+    """Return a copy of the configuration in which shared defaults fill the missing keys of the sections that inherit.
 
     Trained models inherit from `train_defaults`, generators from `language_defaults`, and tf-idf encoders from `text`.
     """

@@ -44,8 +44,8 @@ class FitSettings(Section):
 
     `search` decides which pairs of ridges are tried. `grid` tries every pair. `lines` tries all image ridges with one
     text ridge, then all text ridges with the best image ridge, and so on in turn until no ridge changes. `walk` tries
-    the middle pair, and then the neighbours of the best pair until no neighbour is better. The values of all other keys
-    are tried in every combination.
+    the middle pair, and then the neighbours of the best pair until no neighbour is better. The values of all other
+    lists are tried in every combination.
     """
 
     dimensions: Positives = key(
@@ -79,7 +79,8 @@ class FitSettings(Section):
 
 
 class TransferSettings(Section):
-    """How a fit uses auxiliary pairs. Every combination of values is tried on dev."""
+    """Settings of a fit that uses auxiliary pairs. The text before the colon of a description names the trainings that
+    use the key. Every combination of the values in the lists that a training uses is tried on dev."""
 
     beta: NonNegatives = key((0.1, 0.3, 1), "joint: factor on the vectors of auxiliary pairs.")
     auxiliary_dimensions: Positives = key(
@@ -271,7 +272,7 @@ class RefinedTrainSettings(
 ):
     """A model that starts from an ncca and is trained further.
 
-    With strong ridges in `fit`, it improves more on the ncca.
+    With strong ridges in `fit`, the training improves more on the ncca.
     """
 
 
@@ -444,7 +445,10 @@ class Variant(Seeds):
 
     @property
     def named(self) -> dict[str, Any]:
-        """The settings that the variant itself has, by their keys, such as `fit.dimensions`."""
+        """The settings that the variant itself sets, as key -> value.
+
+        The key of a setting in `fit`, `transfer` or `word_vectors` begins with the section, such as `fit.dimensions`.
+        """
         sections = {"fit": self.fit, "transfer": self.transfer, "word_vectors": self.word_vectors}
         below = {f"{name}.{key}": value for name, values in sections.items() for key, value in values.items()}
         return {**(self.model_extra or {}), **below}
@@ -474,7 +478,7 @@ class Model:
     word_vectors: WordVectorsSettings
     """The settings of the word vectors from which the training of a model that reads words starts."""
     named: Mapping[str, Any] = field(compare=False)
-    """The settings that the variant itself has, by their keys, such as `fit.dimensions`."""
+    """The settings that the variant itself sets, as in `Variant.named`. A model without a variant sets none."""
 
     @property
     def train_settings(self) -> TrainSettings:
@@ -499,7 +503,7 @@ class Model:
     def hyperparameters(self) -> dict[str, Any]:
         """The settings of the model itself on which the fitted model depends, as JSON values.
 
-        They do not include the transforms of the features, or the settings of word vectors and of regions.
+        The transforms of the features, and the settings of word vectors and of regions, are not included.
         """
         found = {"model": self.spec.name, "encoders": self.encoders, "training": self.training, "seed": self.seed}
         if self.spec.sentences == "vectors":

@@ -31,9 +31,9 @@ from pipeline.errors import UsageError, meant
 UNIT = ("l2",)
 """Default transforms of the features of an image encoder whose entry does not have `roots`."""
 ROOTS = ("sqrt", "l2")
-"""Default transforms of the features of an image encoder whose entry has `roots`, because few of its features are
-negative. On Flickr8k, signed square roots raise the sum of the recalls of a normalized CCA by 8 to 10
-points if no feature is negative. They lower it by 1 to 7 points if half of the features are negative (docs/vectors.md).
+"""Default transforms of the features of an image encoder whose entry has `roots`, because few of the features are
+negative. On Flickr8k, signed square roots raise the sum of the recalls of a normalized CCA by 8 to 10 points if no
+feature is negative. If half of the features are negative, the roots lower this sum by 1 to 7 points (docs/vectors.md).
 """
 
 
@@ -68,8 +68,8 @@ class Recipe:
     """The way in which a model is made: its base, its steps, and the names of the models that it needs.
 
     `members` are the members of an ensemble, `refitted` is the model whose parameters a refit uses, `uncorrected` is
-    the model whose scores are corrected for hubs, and `start` is the model from which the training starts. For a model
-    that needs no such model, `members` is empty, and the others are None.
+    the model whose scores are corrected for hubs, and `start` is the model from which the training starts. Without such
+    models, `members` is empty, and `refitted`, `uncorrected` and `start` are None.
     """
 
     base: Base
@@ -116,7 +116,8 @@ class Config(OwnKeys):
     def meaning(self, name: str, variant: Variant) -> Model:
         """Return the model that a variant describes.
 
-        `name` is the name of the variant for messages. Raises UsageError for settings that its model does not have.
+        `name` is the name of the variant for messages. Raises UsageError for settings that the registered model of the
+        variant does not have.
         """
         spec = model_spec(variant.model)
         where = f"variants.{name}"
@@ -159,7 +160,7 @@ class Config(OwnKeys):
         return self._recipe(name).uncorrected
 
     def members(self, name: str) -> tuple[str, ...]:
-        """Return the members of an ensemble, or () for another model. The members of a refit are refits."""
+        """Return the members of an ensemble, or () for another model. The members of a refitted ensemble are refits."""
         return self._recipe(name).members
 
     def ensemble(self, name: str) -> EnsembleSettings | None:
@@ -169,7 +170,7 @@ class Config(OwnKeys):
         return base.model_copy(update={"refit": recipe.steps.refit}) if isinstance(base, EnsembleSettings) else None
 
     def start(self, name: str) -> str | None:
-        """Return the name of the model from which the training of `name` starts, or None if it starts from scratch.
+        """Return the name of the model from which the training of `name` starts, or None for a start from scratch.
 
         A refit starts from a refit. Raises UsageError if the configuration does not have the required model.
         """
@@ -184,8 +185,9 @@ class Config(OwnKeys):
     def rate_source(self, name: str) -> str | None:
         """Return the name of the model from which the training of `name` takes the learning rate, or None.
 
-        If `name` has several learning rates to try, this is the first of the models that differ from it only in the
-        seed, for which dev chooses the rate. It is None if `name` itself is the first, and for a refit.
+        If models differ only in their seeds and have several learning rates to try, dev chooses the rate of the first
+        of these models, and the others take this rate. The result is None if `name` itself is the first, if it has a
+        single learning rate or none, and if it is a refit.
         """
         model = self.model(name)
         if not isinstance(model.settings, TrainSettings) or len(model.settings.rates) == 1 or self.refits(name):
@@ -218,7 +220,7 @@ class Config(OwnKeys):
         return [name for name in every if self.model(name).spec.made_by == stage and not self.uncorrected(name)]
 
     def section(self, spec: ModelSpec | GeneratorSpec) -> Section | None:
-        """Return the section with the settings of a registered model or generator, or None if it has no section."""
+        """Return the section with the settings of a registered model or generator, or None without such settings."""
         return getattr(self, spec.key) if spec.key in OWN else None
 
     def generator(self, name: str) -> ChosenGenerator:
@@ -238,7 +240,7 @@ class Config(OwnKeys):
 
     @property
     def single(self) -> dict[str, Variant]:
-        """The registered models and the variants, without ensembles."""
+        """The registered models and the variants by name, without ensembles. A registered model is a plain Variant."""
         registered = {spec.name: Variant(model=spec.name) for spec in MODELS if spec.made_by != "combine"}
         return registered | self.variants
 
@@ -313,8 +315,8 @@ class Config(OwnKeys):
         return (*self.encoders, *self.study.encoders)
 
     def image_steps(self, encoders: Iterable[str]) -> tuple[str, ...] | tuple[tuple[str, ...], ...]:
-        """Return a tuple of the transforms of features for each encoder name in `encoders`, or a single tuple if all
-        are the same.
+        """Return the transforms of the features of the `encoders`: one tuple of transforms per encoder, or a single
+        tuple of transforms if all encoders have the same transforms.
 
         The last transform of an encoder with a `weight` other than 1 is the product with the weight, `times WEIGHT`.
         """
@@ -327,7 +329,8 @@ class Config(OwnKeys):
         return steps[0] if len(set(steps)) == 1 else tuple(steps)
 
     def _maker(self, name: str) -> str:
-        """Return the encoder that makes the features of `name`. For precomputed features it is `made_by`, if set."""
+        """Return `name`, or, if the encoder `name` has precomputed features and `made_by` is set, the value of
+        `made_by`."""
         entry = self.encoder(name)
         return entry.base or name if entry.spec.reads == "vectors" else name
 
@@ -360,9 +363,9 @@ def make_recipes(written: Mapping[str, tuple[Base, Steps]]) -> dict[str, Recipe]
     """Return the recipes of all models by name: the models in `written`, and all models that these need.
 
     `written` has the base and the steps of each model that the configuration names. The base of a model with steps gets
-    the name of the first written model that equals it and has no steps, or else the name of the model and `-plain`. A
-    needed model without a name is named after its base and its steps. If the model to start from does not exist,
-    `start` of the recipe is None, and `Config.start` raises an error.
+    the name of the first written model without steps that equals the base. If there is none, the name is `NAME-plain`
+    for the model NAME. Another needed model without a name is named after its base and its steps. If the model to start
+    from does not exist, `start` of the recipe is None, and `Config.start` raises an error.
     """
     bases = {name: base for name, (base, steps) in written.items() if not steps.endings}
     models: dict[str, tuple[str, Steps]] = {}
@@ -413,7 +416,7 @@ def make_recipes(written: Mapping[str, tuple[Base, Steps]]) -> dict[str, Recipe]
 def _find_start(model: Base, bases: Mapping[str, Base]) -> str | None:
     """Return the name of the base from which the training of `model` starts, or None if there is no such base.
 
-    It is the first base of the required registered model that has the same encoders and the same training.
+    The result is the first base of the required registered model that has the same encoders and the same training.
     """
     if isinstance(model, Model):
         for name, base in bases.items():
@@ -430,7 +433,7 @@ def _unused(name: str, taken: Iterable[str]) -> str:
 
 
 def _listed(names: tuple[str, ...] | None, entries: Sequence[Named]) -> tuple[str, ...]:
-    """Return `names`, or the names of all `entries` if it is None."""
+    """Return `names`, or the names of all `entries` if `names` is None."""
     return tuple(entry.name for entry in entries) if names is None else names
 
 

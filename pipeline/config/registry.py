@@ -1,8 +1,9 @@
 """The registry of all models, trainings, encoders and generators.
 
-No other module lists them. Each has a spec with its properties, which can be read without importing its class or
-pydantic. A model, encoder or collection reader that is not registered is named by its import path, `module:Class`. Such
-code is imported only if the user has named its import path (`allow`) in a configuration or for an index.
+No other module lists them. Each model, encoder and generator has a spec with its properties, which can be read without
+importing its class or pydantic. A model, encoder or collection reader that is not registered is named by its import
+path, `module:Class`. Such code is imported only if the user has named its import path (`allow`) in a configuration or
+for an index.
 """
 
 import importlib
@@ -43,7 +44,7 @@ class Spec:
 
     @property
     def stored_kind(self) -> dict[str, str]:
-        """The setting `kind`, as a mapping, that is stored with an encoder whose class is at an import path.
+        """The mapping `{"kind": import path}` that is stored with an encoder whose class is at an import path.
 
         The mapping is empty for a registered kind.
         """
@@ -93,7 +94,7 @@ def import_place(place: str) -> Any:
 
 
 MAX_SIDE = 4096
-"""Largest side of the input of an image encoder in pixels. A larger side in a configuration or a file is an error."""
+"""Largest side in pixels of the input of an image encoder. A larger side in a configuration or a file is an error."""
 IMPORT_PATH = r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$"
 """The pattern of an import path, `module:Class`."""
 ALLOWED = "JOINTSPACE_ALLOW"
@@ -163,9 +164,10 @@ def _import_with_former_names(place: str) -> Any:
 def find_spec(what: str, name: str, specs: Sequence[AnySpec], other: AnySpec | None = None) -> AnySpec:
     """Return the registered spec with this name, or make a spec if `name` is the import path of a class.
 
-    The made spec is a copy of the spec of the registered base class of the class, or else of `other`, if it is given.
-    The fields in the mapping SPEC of the class replace the fields of the copy. `what` is the noun for the class in
-    messages. Raises UsageError for an unknown name or a wrong class.
+    The made spec is a copy of the spec of the registered base class of the class. Without such a base class, it is a
+    copy of `other`, or has default values if `other` is None. The fields in the mapping SPEC of the class replace the
+    fields of the copy. `what` is the noun for the class in messages. Raises UsageError for an unknown name or a wrong
+    class, and if the user has not allowed the import path.
     """
     return _outside(what, import_allowed(what, name), name, specs, other) if ":" in name else find(what, name, specs)
 
@@ -191,9 +193,9 @@ class EncoderSpec(Spec):
     """A kind of image encoder or text encoder.
 
     The class at `place` is a subclass of ImageEncoder (pipeline/encoders/image_encoder.py) or of TextEncoder
-    (pipeline/encoders/text_encoder.py), which describe its methods. The class at `section` is a subclass of
-    EncoderEntry (pipeline/config/encoders.py) with the keys of its entry in a configuration. A class at an import path
-    without a registered base class has the keys of OwnImageEntry or TextEntry.
+    (pipeline/encoders/text_encoder.py), whose docstrings describe the methods. The class at `section` is a subclass of
+    EncoderEntry (pipeline/config/encoders.py) with the keys of an encoder of this kind in a configuration. A class at
+    an import path without a registered base class has the keys of OwnImageEntry or TextEntry.
     """
 
     modality: Modality
@@ -352,10 +354,10 @@ class ModelSpec(Spec):
     """The stage that makes the model."""
     defaults: str | None = None
     """The section of the configuration, such as `train_defaults`, whose keys the model inherits if its own section does
-    not set them. With None, it inherits nothing."""
+    not set them. With None, the model inherits nothing."""
     sentences: Literal["vectors", "tokens", "dependency-trees", "phrase-trees", "each"] = "vectors"
-    """The form in which the model reads captions. `vectors` are the vectors (n, dim) of its text encoders. An ensemble
-    has `each`, because each member has its own form."""
+    """The form in which the model reads captions. `vectors` are the vectors (n, dim) of the model's text encoders. An
+    ensemble has `each`, because each member has its own form."""
     metric: Literal["inner_product", "euclidean"] = "inner_product"
     """The comparison of images and captions: the product of vectors, or their Euclidean distance."""
     grid: tuple[str, ...] = ()
@@ -376,7 +378,8 @@ class ModelSpec(Spec):
 
     @property
     def form(self) -> str:
-        """The form of the captions that the model reads. `tokens` and `trees` are also the names of their folders."""
+        """The form of the captions that the model reads: `trees` for both kinds of parse trees, and otherwise the value
+        of `sentences`. A run stores tokens and trees in folders with these names."""
         return "trees" if self.trees else self.sentences
 
     @property
@@ -412,8 +415,8 @@ class ModelSpec(Spec):
 
     @property
     def joint_space(self) -> bool:
-        """Whether the model gives any image one vector and any text, without a parse tree, one vector, which it
-        compares by inner product. Ensembles do not. The vectors need not have length 1."""
+        """Whether the model embeds any image as one vector and any text as one vector, without a parse tree, and
+        compares the two by inner product. The vectors need not have length 1. It is false for ensembles."""
         return self.metric == "inner_product" and not (self.multi_vector or self.trees or self.made_by == "combine")
 
 

@@ -108,8 +108,8 @@ Names = Annotated[tuple[Name, ...], Field(min_length=1), AfterValidator(each_onc
 def as_name(text: str) -> str:
     """Convert a text to a valid Name.
 
-    Letters lose their accents, other characters are replaced by hyphens, and punctuation at the beginning is removed.
-    If nothing remains, return `run`.
+    Letters lose their accents, each run of characters that a Name must not have becomes a hyphen, and punctuation at
+    the beginning is removed. If nothing remains, return `run`.
     """
     plain = "".join(char for char in unicodedata.normalize("NFKD", text) if not unicodedata.combining(char))
     return re.sub(r"[^A-Za-z0-9_.+-]+", "-", plain).lstrip("-._+") or "run"
@@ -122,8 +122,8 @@ def key(
 ) -> Any:
     """Declare a key of a section with its default and its description.
 
-    If the key is a section itself, `default` is the class of this section. If the key is required, it is `...`. A key
-    with a `title` begins a group of keys in config/default.yaml.
+    If the key is a section itself, `default` is the class of this section. If the key is required, `default` is `...`.
+    A key with a `title` begins a group of keys in config/default.yaml.
     """
     if isinstance(default, type):
         return Field(default_factory=default, description=description, title=title)

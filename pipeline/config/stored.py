@@ -17,10 +17,11 @@ CORRECTED = "pipeline.models.linear.corrected:HubCorrected"
 
 
 def restore(name: str, settings: Mapping[str, Any], tensors: Mapping[str, Any], where: object = "") -> Any:
-    """Restore the registered model `name` from stored settings and tensors. `where` is their location for messages.
+    """Restore the registered model `name` from stored settings and tensors.
 
-    If the settings have a hubness correction, the scores of the model are corrected. Raises IntegrityError if the
-    settings and tensors do not have the form that the class of the model writes.
+    `where` is the location of the settings and tensors for messages. If the settings have a hubness correction, the
+    scores of the model are corrected. Raises IntegrityError if the settings and tensors do not have the form that the
+    class of the model writes.
     """
     spec = model_spec(name)
     registered = spec.load()
@@ -75,7 +76,7 @@ def limited(tensors: Mapping[str, "np.ndarray"], weight_bytes: int = 0) -> Abstr
 def known_form(what: str, stage: str) -> Iterator[None]:
     """Convert exceptions that malformed settings and tensors cause in the block to IntegrityError.
 
-    `what` is the model or encoder for the message, and `stage` is the stage that makes it.
+    For the message, `what` is the model or encoder, and `stage` is the stage that makes the model or encoder again.
     """
     try:
         yield

@@ -81,4 +81,4 @@ class ParseSettings(Section):
 
 
 RESERVED = ("documents", "encoders", "labels", "parses", "simulated", "tokens", "trees", "word-vectors")
-"""Names that a text encoder must not have, because other artefacts in the folder `text` of a run have them."""
+"""Names that a text encoder must not have, because other artefacts in the folder `text` of a run have these names."""

@@ -1,1 +1,1 @@
-"""Encoders of images and of texts: what an encoder is, our own encoders, and the encoders of other libraries."""
+"""Encoders of images and of texts: their base classes, our own encoders, and the encoders of other libraries."""

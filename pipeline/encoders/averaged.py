@@ -64,7 +64,7 @@ class WordsEncoder(KnownTerms, TextEncoder):
 def word_settings(texts: TrainTexts) -> TermSettings:
     """Return the settings for splitting a text into words.
 
-    They are PLAIN_WORDS, except for the setting `english`, which is true if the first LANGUAGE_SAMPLE training
+    The settings are PLAIN_WORDS, except for the setting `english`, which is true if the first LANGUAGE_SAMPLE training
     captions are in English, as `is_english` decides.
     """
     analyze = make_analyzer(PLAIN_WORDS)
@@ -73,11 +73,11 @@ def word_settings(texts: TrainTexts) -> TermSettings:
 
 
 def find_vectors(entry: "WordVectorsEntry", texts: TrainTexts) -> WordVectors:
-    """Return the word vectors that an encoder's entry names.
+    """Return the word vectors that an encoder's entry names: the vectors that the run has trained on its captions, or
+    the vectors in a file of the user.
 
-    They are the vectors that the run has trained on its captions, or vectors in a file. From a file, the vectors of the
-    words in the training captions are read, and also the vectors of the first words in the file, whose number is the
-    key `words`.
+    From a file, the vectors of the words in the training captions are read, and also the vectors of the first words in
+    the file, as many as the key `words` of the entry says.
     """
     if entry.corpus:
         return texts.corpus()
@@ -103,7 +103,7 @@ class AveragedEncoder(WordsEncoder):
     """Text encoder that averages the vectors of the words of a text.
 
     The result is y = sum of idf_w v_w / sum of idf_w over the known words w of the text, with their vectors v_w and
-    weights idf_w. `idf` (V,) has the weights of all known words. If it is None, all weights are 1. The vector of a text
+    weights idf_w. `idf` (V,) has the weights of all known words, or is None if all weights are 1. The vector of a text
     without known words is zero.
     """
 

@@ -14,7 +14,7 @@ MIN_RELATIVE_VARIANCE = 1e-6
 """Smallest variance of the vectors along a direction that is whitened, as a share of the largest variance. Along
 directions with a smaller variance, whitened vectors are zero."""
 CENTRED = "centred"
-"""Prefix of the names of the stored tensors, and the setting that marks a centred encoder."""
+"""Prefix of the names of the stored mean and matrix, and name of the setting that is true for a centred encoder."""
 
 
 class Centred(TextEncoder):
@@ -86,7 +86,7 @@ class Centred(TextEncoder):
         return lambda texts: self._shift_known(texts, np.asarray(encode(texts)))
 
     def shift(self, rows: np.ndarray) -> np.ndarray:
-        """Return vectors (n, dim) of the other encoder minus the mean, and multiplied by `matrix` if they are whitened.
+        """Return the vectors `rows` (n, dim) of the other encoder minus the mean, times `matrix` unless it is None.
 
         `rows` is not changed.
         """

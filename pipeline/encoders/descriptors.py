@@ -1,9 +1,9 @@
 """The five visual descriptors of Gong et al. (2014, Table 1).
 
 GIST and the RGB histogram describe a whole image. CSIFT, RGBSIFT and HOG describe every point of a dense grid, and
-codebooks and VLAD pool them to one vector per image. Pixels are (side, side, 3) uint8 RGB in all functions. OpenCV
-computes the descriptors: the Gabor filters of GIST are applied to an image pyramid, not in the Fourier domain, and a
-colour SIFT consists of the unit-length SIFTs of three channels.
+codebooks and VLAD pool the points to one vector per image. Pixels are (side, side, 3) uint8 RGB in all functions.
+OpenCV computes the descriptors: the Gabor filters of GIST are applied to an image pyramid, not in the Fourier domain,
+and a colour SIFT consists of the SIFTs of three channels, one after another.
 """
 
 import math
@@ -37,7 +37,7 @@ HOG_ORIENTATIONS = 9
 class PatchGrid:
     """A grid of squares with sides of `patch` (even) pixels, whose upper left corners are `step` pixels apart.
 
-    A grid point is the centre of a square. It is described by the pixels in the square.
+    A grid point is the centre of a square. The descriptor of a grid point is computed from the pixels in the square.
     """
 
     step: int
@@ -73,7 +73,8 @@ def rgb_histogram(pixels: np.ndarray) -> np.ndarray:
 def rgb_sift(pixels: np.ndarray, grid: PatchGrid) -> np.ndarray:
     """Compute the SIFT descriptors of the red, green and blue channels at the grid points: (n_points, 384) float32.
 
-    A row has the 128 numbers of each channel one after another, and each channel has unit length.
+    A row has the 128 numbers of each channel one after another. OpenCV scales and rounds the numbers, so that the
+    vector of a channel has about the length 512, or is zero in a flat area.
     """
     return _sift(pixels, grid)
 
@@ -81,8 +82,8 @@ def rgb_sift(pixels: np.ndarray, grid: PatchGrid) -> np.ndarray:
 def colour_sift(pixels: np.ndarray, grid: PatchGrid) -> np.ndarray:
     """Compute C-SIFT descriptors (van de Sande et al. 2010) at the grid points: (n_points, 384) float32.
 
-    They are the SIFT descriptors of three channels, of 128 numbers and unit length each: the intensity,
-    (R - G) / (R + G + B), and (R + G - 2 B) / (R + G + B). The channels are scaled to 8 bits.
+    A row has the SIFT descriptors of three channels, with 128 numbers each: the intensity, (R - G) / (R + G + B), and
+    (R + G - 2 B) / (R + G + B). The channels are scaled to 8 bits. The descriptors are scaled as in `rgb_sift`.
     """
     red, green, blue = (pixels[..., channel].astype(np.float32) for channel in range(3))
     total = red + green + blue
@@ -145,7 +146,7 @@ def _points(side: int, grid: PatchGrid) -> list[cv2.KeyPoint]:
 def _gabor_filters(directions: int) -> list[list[np.ndarray]]:
     """Return, for each of `directions` directions, its even and its odd Gabor filter (11, 11).
 
-    Each filter has the sum 0 and a wavelength of 5 pixels.
+    The values of each filter sum to 0, and their absolute values to 1. The wavelength is 5 pixels.
     """
     filters = []
     for number in range(directions):
@@ -178,9 +179,9 @@ class Codebook(NamedTuple):
 def vlad(descriptors: np.ndarray, words: np.ndarray) -> np.ndarray:
     """Compute the VLAD vector (n_words * dim,) float32 of descriptors (n, dim) for words (n_words, dim).
 
-    For each word, the vector has the sum of the differences between the word and the descriptors that are nearest to
-    it. Signed square roots are applied, and the vector is scaled to unit length unless it is zero. Source: Jégou et al.
-    ([26] in Gong et al. 2014), with the signed square root of their later version.
+    Each descriptor belongs to its nearest word. For each word, the vector has the sum of the differences, descriptor
+    minus word, of its descriptors. Signed square roots are applied, and the vector is scaled to unit length unless it
+    is zero. Source: Jégou et al. ([26] in Gong et al. 2014), with the signed square root of their later version.
     """
     nearest = (descriptors @ words.T - (words**2).sum(axis=1) / 2).argmax(axis=1)
     chosen = np.zeros((len(words), len(descriptors)), np.float32)
@@ -194,8 +195,8 @@ def vlad(descriptors: np.ndarray, words: np.ndarray) -> np.ndarray:
 class DescriptorSampler:
     """Function that samples at most `count` local descriptors of each kind in LOCAL from an image.
 
-    The descriptors are computed at the points of `grid`. The seed and the pixels determine the sample. The object can
-    be pickled.
+    The descriptors are computed at the points of `grid`, and returned as kind -> (n, raw_dim). The seed and the pixels
+    determine the sample. The object can be pickled.
     """
 
     grid: PatchGrid

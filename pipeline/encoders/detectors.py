@@ -31,7 +31,7 @@ CORNERS = "roi_heads.box_predictor.bbox_pred.weight"
 def build_detector(architecture: str, state: State, source: str) -> FasterRCNN:
     """Build a detector with the weights `state`, which determine its number of classes.
 
-    Raises InputError, with the name `source` of the weights, if they do not fit the architecture.
+    Raises InputError, with the name `source` of the weights, if the weights do not fit the architecture.
     """
     if missing := [name for name in (CLASSES, CORNERS) if name not in state]:
         raise InputError(

@@ -26,7 +26,8 @@ from pipeline.images.preprocess import View
 BFLOAT16_COSINE = 0.9997
 """Smallest cosine between the features of a probe in bfloat16 and in float32 for which the precision `auto` chooses
 bfloat16. Probes are generated images or texts on which the two precisions are compared. In our measurements, the
-deviation of the cosine from 1 was up to three times as large for photos, so their cosine is about 0.999 or more."""
+deviation of the cosine from 1 was up to three times as large for photos, so the cosine for photos is about 0.999 or
+more."""
 PROBES = 8
 """Number of generated images on which two precisions are compared."""
 MAX_ACTIVATION_ELEMENTS = 2**31 - 1
@@ -92,10 +93,10 @@ class Extractor:
         return batches.features()
 
     def start(self, *batch: torch.Tensor) -> Arriving:
-        """Start to encode a batch of n inputs, which is given by tensors (n, ...), and return its output.
+        """Start to encode a batch of n inputs, which are given by one or more tensors (n, ...). Return the output.
 
-        The output may still be on its way from a GPU, and its method `numpy` waits for it. Before this method returns,
-        it waits for the output of the previous batch.
+        The output may still be on its way from a GPU, and the method `numpy` of the output waits for its arrival. This
+        method `start` does not return before the output of the previous batch has arrived.
         """
         batcher = OomBatcher(self.plan.batch_size, "image")
         device = self.plan.device
@@ -113,10 +114,11 @@ class Extractor:
 
 
 class _Batches:
-    """Collects images into batches for an extractor, and collects their features.
+    """The batches of images that an extractor encodes, and the features of these images.
 
     Each image is copied once, into its row of the batch. If the extractor uses a GPU, the batch is in pinned memory,
-    from which the GPU copies it while the CPU continues. If `count` is given, at most `count` images may be added.
+    from which the GPU copies the images while the CPU continues. If `count` is given, at most `count` images may be
+    added.
     """
 
     def __init__(self, extractor: Extractor, count: int | None = None) -> None:
@@ -156,7 +158,7 @@ def extract_in_step(
 
     `pictures` yields for each image the pixels for each of the `extractors`. `lengths` yields the number of images in
     each group. For each group, yield the features (n, dim) float32 by each extractor. A batch has only images of one
-    group. A GPU gets the first batch of a group before the features of the group before it are awaited.
+    group. A GPU gets the first batch of a group before the features of the previous group are awaited.
     """
     pictures = iter(pictures)
     before = None
@@ -178,7 +180,7 @@ def extract_in_step(
 
 
 def choose_plan(encoder: ProbedNetwork, device: str, precision: str, batch_size: int) -> ExtractionPlan:
-    """Choose a plan for a `device` (auto, cpu, cuda, cuda:N) and a `precision` (auto, float32, bfloat16).
+    """Choose a plan for a `device` (auto, cpu, cuda, cuda:N), a `precision` (auto, float32, bfloat16) and a batch size.
 
     The precision `auto` is bfloat16 if bfloat16 is fast on the device and accurate enough for the encoder, and else
     float32. Raises UsageError if the device does not exist.
@@ -213,7 +215,7 @@ def make_probes(side: int) -> np.ndarray:
 
 
 def grow(extractor: Extractor) -> None:
-    """Increase the batch size of an extractor on a GPU as long as larger batches are faster and fit into its memory.
+    """Increase the batch size of an extractor on a GPU as long as larger batches are faster and fit into the memory.
 
     The extractor must take pixels. On the CPU the batch size is not changed.
     """
@@ -237,7 +239,7 @@ Item = TypeVar("Item")
 
 
 class Stopwatch:
-    """Measures the time of each step of an extraction. Time that is not measured counts as the forward pass."""
+    """A clock for the steps of an extraction. Time that is not measured counts as the forward pass of the networks."""
 
     def __init__(self) -> None:
         self.restart()
@@ -247,9 +249,9 @@ class Stopwatch:
         self._seconds: dict[str, float] = {"decode": 0.0, "write": 0.0}
 
     def iterate(self, task: str, items: Iterable[Item]) -> Iterator[Item]:
-        """Yield the items, and count the time of waiting for them as `task`.
+        """Yield the `items`, and count the time of waiting for each item as time of the step `task`.
 
-        Time that is counted under another name meanwhile is not counted twice.
+        Time that is counted for another step during the wait is not counted twice.
         """
         remaining = iter(items)
         while True:
@@ -271,9 +273,9 @@ class Stopwatch:
             self._seconds[task] = self._seconds.get(task, 0.0) + spent
 
     def describe(self, images: int) -> str:
-        """Return a line with the speed and the share of each step in the time, and restart the stopwatch.
+        """Return a line for the log with the images per second and each step's share of the time. Restart the clock.
 
-        `images` is the number of images that were encoded since the last start.
+        `images` is the number of images that were encoded since the clock was started or restarted.
         """
         total = time.perf_counter() - self._start
         shares = {**self._seconds, "forward": total - sum(self._seconds.values())}

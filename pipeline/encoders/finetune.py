@@ -105,7 +105,7 @@ class Finetuning:
         self.optimiser = torch.optim.SGD(groups, momentum=0.9, weight_decay=WEIGHT_DECAY, nesterov=True)
 
     def learn(self, batches: Iterable[RegionSample]) -> Iterator[float]:
-        """Make a gradient step for each batch, and yield its loss.
+        """Make a gradient step for each batch, and yield the loss of the batch before the step.
 
         Raises JointspaceError before the step if the loss or the gradient is not finite.
         """
@@ -182,7 +182,7 @@ class Finetuning:
         self.iteration = iteration
 
     def encoder(self, weights: WeightsOrigin) -> NetworkEncoder:
-        """Return the current encoder on the CPU. `weights` is stored as the origin of its weights."""
+        """Return a copy of the current encoder on the CPU. `weights` becomes the origin of the weights in the copy."""
         body = copy.deepcopy(self.body.body).cpu().eval()
         for parameter in (*body.parameters(), *body.buffers()):
             parameter.data = parameter.data.contiguous()

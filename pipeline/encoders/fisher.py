@@ -26,7 +26,7 @@ class FisherEncoder(WordsEncoder):
 
     The mixture has K components with `weights` (K,), `means` (K, d) and `variances` (K, d), for the word vectors (V, d)
     of V words. If the word vectors have more dimensions than the key `principal` of the entry, `prepare` first reduces
-    them to this number of principal components. The vector of a text without known words is zero.
+    the word vectors to this number of principal components. The vector of a text without known words is zero.
     """
 
     kind = "fisher"

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 class ImageEncoder(nn.Module):
     """Base class of image encoders, which map pixels (n, side, side, 3) uint8 to features (n, dim) float32.
 
-    `preprocessing` says how an image becomes pixels. A subclass must define `forward`. By default, its constructor
-    takes only `preprocessing`, and its state dict has its weights. A subclass for which this does not hold overrides
-    `settings`, `tensors` and `from_parts`, which makes the encoder from the results of the other two. A model of
-    another library writes its files in `save` and reads them in `restore`.
+    `preprocessing` says how an image becomes pixels. A subclass must define `forward`. This base class assumes that the
+    constructor takes only `preprocessing`, and that the state dict has all weights. Any other subclass overrides
+    `settings`, `tensors` and `from_parts`, which makes an encoder from the results of `settings` and `tensors`. An
+    encoder of another library writes files in `save` and reads these files in `restore`.
     """
 
     modality: ClassVar[Literal["image"]] = "image"
@@ -42,7 +42,7 @@ class ImageEncoder(nn.Module):
             return self(torch.zeros(1, side, side, 3, dtype=torch.uint8)).shape[1]
 
     def encode(self, images: Sequence[Image.Image]) -> np.ndarray:
-        """Return the features (n, dim) float32 of n RGB images, computed on the CPU."""
+        """Return the features (n, dim) float32 of n RGB images, at least one, computed on the CPU."""
         pixels = np.stack([prepare(image, self.preprocessing) for image in images])
         with torch.inference_mode():
             return self(torch.from_numpy(pixels)).numpy()

@@ -69,8 +69,7 @@ class GivenVectors(NamedTuple):
 
 
 class TrainTexts(Protocol):
-    """The captions of the train split, and the vocabularies and word vectors that an entry of a text encoder can
-    name."""
+    """The captions of the train split, and the vocabulary or word vectors that the entry of a text encoder names."""
 
     def texts(self) -> Iterable[str]:
         """Return the training captions."""

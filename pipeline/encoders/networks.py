@@ -46,7 +46,7 @@ def find_node(network: nn.Module, layer: str, side: int) -> str:
 
     The layer `average` is the last activation map (n, channels, height, width) before the classifier, which may already
     be pooled. Its spatial mean is the feature. `fc6` and `fc7` are the hidden layers of a classifier with three layers,
-    after ReLU.
+    after ReLU. For `average`, raises UsageError if the network has no activation map, or cannot take such images.
     """
     head = [name for name, child in network.named_children() if _has_parameters(child)][-1]
     graph, nodes = _trace(network)
@@ -202,7 +202,10 @@ class NetworkEncoder(ModuleEncoder):
 
 
 def untrained(spec: NetworkSpec, seed: int) -> NetworkEncoder:
-    """Make an encoder with untrained weights, which the initialisation of its architecture draws from `seed`."""
+    """Make an encoder with untrained weights, which the initialisation of its architecture draws from `seed`.
+
+    Raises UsageError as `build` and `find_node` do.
+    """
     network = build(spec.architecture, seed)
     node = find_node(network, spec.layer, spec.preprocessing.side)
     return NetworkEncoder(spec, cut(network, node), node, {"origin": "untrained", "seed": seed})
@@ -211,7 +214,8 @@ def untrained(spec: NetworkSpec, seed: int) -> NetworkEncoder:
 def trained(spec: NetworkSpec, state: State, weights: WeightsOrigin) -> NetworkEncoder:
     """Make an encoder with the weights `state`, which must cover the network up to the layer.
 
-    Raises InputError, with `weights["origin"]` as the name of the weights, if they do not fit the network.
+    Raises InputError, with `weights["origin"]` as the name of the weights, if the weights do not fit the network.
+    Raises UsageError as `build` and `find_node` do.
     """
     network = build(spec.architecture, seed=0)
     node = find_node(network, spec.layer, spec.preprocessing.side)

@@ -22,8 +22,8 @@ a smaller cosine, the encoder is not accepted as the encoder that made the vecto
 
 
 class ImportedEncoder:
-    """The kind of encoders whose vectors are precomputed. It has no encoder of its own: `prepare` returns the encoder
-    that made the vectors, which is stored and encodes queries."""
+    """The kind of encoders whose vectors are precomputed. This kind has no encoder of its own: `prepare` returns the
+    encoder that made the vectors. That encoder is stored, and encodes queries."""
 
     @classmethod
     def prepare(

@@ -19,7 +19,7 @@ from pipeline.images.preprocess import Photograph, PhotographReader, Preprocessi
 
 @dataclass(frozen=True)
 class Crops:
-    """Renders regions as crops, as in R-CNN.
+    """A view that renders regions as crops, as in R-CNN.
 
     Every region is warped to a square of `side` pixels, in which the box has a border of `context` pixels with its
     surroundings. Surroundings outside the image are filled with `mean` (3 numbers in [0, 1]). Only the first region of
@@ -64,7 +64,7 @@ class Crops:
 
 @dataclass(frozen=True)
 class WholeImages:
-    """Renders whole images, from whose activation maps regions are pooled.
+    """A view that renders whole images, from whose activation maps regions are pooled.
 
     The shorter side is resized to `side` pixels, and the longer side in proportion. The longer side is rounded to a
     multiple of `step`, which limits the number of sizes, and is at most `aspect` times the shorter side.
@@ -94,8 +94,8 @@ class WholeImages:
 MAP_SIDE = 384
 """Shorter side in pixels of a whole image from whose activation map regions are pooled."""
 MAP_STEP = 32
-"""Number of pixels of which the longer side of an image with the shorter side MAP_SIDE is a multiple. With few sizes,
-more images have the same size and can share a batch."""
+"""Step in pixels of the longer side of an image whose shorter side is MAP_SIDE. The longer side is a multiple of this
+step, so that more images have the same size and can share a batch."""
 MAP_ASPECT = 2.5
 """Largest ratio of the longer side to the shorter side MAP_SIDE of an image. More elongated images are squashed."""
 CLASSIFIED_REGIONS = 60
@@ -130,9 +130,9 @@ class PreparedImage(NamedTuple):
 class Cutting:
     """The way in which an image is cut into regions.
 
-    `proposals` says where the boxes come from. They are windows of a grid with the value `grid`, the result of
-    selective search with `selective-search`, and known boxes of the image with any other value. `selection` says which
-    boxes are kept, and `view` renders them.
+    `proposals` says where the boxes come from: `grid` means windows of a grid, `selective-search` means the result of
+    selective search, and any other value means the known boxes of the image. `selection` says which boxes are kept, and
+    `view` renders the kept boxes.
     """
 
     proposals: str
@@ -147,10 +147,10 @@ class Cutting:
         return 3 * math.prod(self.view.size((math.ceil(self.view.aspect), 1)))
 
     def __call__(self, image: Image.Image, known: Candidates) -> PreparedImage:
-        """Cut an RGB image into regions, and render them.
+        """Cut an RGB image into regions, and render the regions.
 
-        `known` are the boxes of the image, in pixels, that a file or a detector gives. They are ignored if `proposals`
-        is `grid` or `selective-search`, because the boxes are then computed from the image.
+        `known` are the boxes of the image, in pixels, that a file or a detector gives. `known` is ignored if
+        `proposals` is `grid` or `selective-search`, because the boxes are computed from the image in these cases.
         """
         if self.proposals == "grid":
             known = propose_windows(image.size)
@@ -181,7 +181,7 @@ class Preparation:
     cutting: Cutting
 
     def open(self, photograph: Photograph) -> np.ndarray:
-        """Return the pixels (height, width, 3) uint8 of a whole image. Raises InputError if it cannot be read."""
+        """Return the pixels (height, width, 3) uint8 of a whole image. Raises InputError if the image is unreadable."""
         return np.array(self.reader.open(photograph))
 
     def __call__(self, request: Request) -> PreparedImage:
@@ -196,9 +196,10 @@ BACKGROUND = 3
 MIN_OBJECT_OVERLAP = 0.5
 """Smallest overlap (intersection over union) of a region that shows an object with the box of the object."""
 TRIES = 20
-"""Number of random boxes that are drawn for each region."""
+"""Number of random boxes that are drawn for each sampled region. The first boxes that are suitable are used."""
 JITTER = 0.25
-"""Largest distance between the corners of a region and of its object, as a share of the object's side."""
+"""Largest shift of each side of a random region from the same side of its object, as a share of the object's width or
+height."""
 MIN_BACKGROUND_SIDE = 0.1
 """Smallest side of a background region, as a share of the image's side."""
 
@@ -251,9 +252,9 @@ def sample_regions(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Sample boxes (n, 4) in an image of `size` (width, height), and return them with their classes (n,).
 
-    `boxes` (m, 4) and `classes` (m,), numbered from 1, are the objects in the image. All boxes are x1, y1, x2, y2 in
-    pixels. The POSITIVES boxes near objects are first, then boxes of the background
-    (class 0). There are fewer than BACKGROUND boxes of the background if large objects leave too little room.
+    `boxes` (m, 4) and `classes` (m,), numbered from 1, are the objects in the image, of which there must be at least
+    one. All boxes are x1, y1, x2, y2 in pixels. POSITIVES boxes near objects come first, and BACKGROUND boxes of the
+    background (class 0) follow, or fewer if large objects leave too little room.
     """
     chosen = rng.integers(len(boxes), size=POSITIVES)
     positives = [_near(boxes[row], size, rng) for row in chosen]
@@ -270,7 +271,7 @@ def _near(box: np.ndarray, size: tuple[int, int], rng: np.random.Generator) -> n
     """Return a random box in an image of `size` (width, height) whose intersection over union with `box` is at least
     MIN_OBJECT_OVERLAP.
 
-    Return `box` itself if all of TRIES random boxes overlap it by less. Boxes are x1, y1, x2, y2 in pixels.
+    Return `box` itself if all of TRIES random boxes have a smaller overlap. Boxes are x1, y1, x2, y2 in pixels.
     """
     sides = np.tile(box[2:] - box[:2], 2)
     tries = np.clip(box + sides * rng.uniform(-JITTER, JITTER, (TRIES, 4)), 0, np.tile(size, 2))
@@ -281,7 +282,7 @@ def _near(box: np.ndarray, size: tuple[int, int], rng: np.random.Generator) -> n
 def schedule_images(images: int, per_batch: int, iterations: int, seed: int) -> np.ndarray:
     """Return the numbers (iterations * per_batch,), from 0 to `images` - 1, of the images for a training.
 
-    They are shuffled epochs, each with every image once, of which the last is cut off.
+    Each epoch has every image once, in a random order. The last epoch is cut off at the length of the result.
     """
     wanted = iterations * per_batch
     rng = np.random.default_rng(seed)
@@ -290,9 +291,10 @@ def schedule_images(images: int, per_batch: int, iterations: int, seed: int) -> 
 
 
 def batch_samples(samples: Iterable[RegionSample | Failure], per_batch: int) -> Iterator[RegionSample]:
-    """Yield one batch for every `per_batch` images, which joins their samples. Failed images are ignored.
+    """Yield one batch for every `per_batch` images, which joins the samples of these images.
 
-    Raises InputError if all images of a batch failed.
+    Failed images are left out of their batch, and the last batch can have fewer images. Raises InputError if all images
+    of a batch failed.
     """
     samples = iter(samples)
     for batch in iter(lambda: list(islice(samples, per_batch)), []):

@@ -38,7 +38,7 @@ POOL_FUNCTIONS = (functional.adaptive_avg_pool2d, functional.adaptive_max_pool2d
 
 
 class RegionEncoder(nn.Module):
-    """Maps pixels (n, height, width, 3) uint8 and boxes (n, k, 4) to features (n, k, dim) float32.
+    """Module that maps pixels (n, height, width, 3) uint8 and boxes (n, k, 4) to features (n, k, dim) float32.
 
     The columns x1, y1, x2, y2 of the boxes are shares of the width and height. `trunk` computes an activation map from
     the pixels that `encoder` has normalised. A feature is the mean over a box of the bilinear interpolation of the map.
@@ -71,8 +71,8 @@ class RegionEncoder(nn.Module):
 def region_encoder(encoder: NetworkEncoder) -> RegionEncoder:
     """Convert an encoder to a RegionEncoder, whose network ends with an activation map.
 
-    The map is the input of the layer that pools it to a fixed size. If there is no such layer, it is the last
-    activation map. Both encoders share their tensors. Raises UsageError if the network has no activation map.
+    This map is the input of the layer that pools activation maps to a fixed size, or the last activation map if there
+    is no such layer. Both encoders share their tensors. Raises UsageError if the network has no activation map.
     """
     side = max(encoder.spec.preprocessing.side, PROBE_SIDE)
     body = fx.GraphModule(encoder.body, copy.deepcopy(encoder.body.graph))

@@ -40,9 +40,9 @@ def stored_spec(settings: Settings, modality: Modality, where: object = "") -> E
 def restore_encoder(expected: "type[AnyEncoder]", stored: StoredEncoder, where: object = "") -> "AnyEncoder":
     """Restore an image encoder (`expected` is ImageEncoder) or a text encoder (TextEncoder) from its stored parts.
 
-    `where` is the location of the parts for messages. Raises IntegrityError if the parts do not have the form that
-    their class writes. Raises UsageError if the kind of the encoder is unknown or not allowed, or if its library is not
-    installed.
+    `where` is the location of the parts for messages. Raises IntegrityError if the parts do not have the form that the
+    class of the encoder writes. Raises UsageError if the kind of the encoder is unknown or not allowed, or if the
+    library of the encoder is not installed.
     """
     modality = expected.modality
     what = _describe(modality, where)

@@ -182,8 +182,8 @@ def learn_projection(
     """Learn the projection of each kind of descriptor on its first principal components.
 
     `described` has the result of `StandardDescriber.parts` for each image, and `dims` the wanted number of components
-    for each kind. n images give at most n - 1 components, and a warning is logged if they are fewer than wanted. Each
-    kind is scaled to a total variance of 1, so that all kinds have the same weight.
+    for each kind. n images give at most n - 1 components, and a warning is logged if a kind gets fewer components than
+    wanted. Each kind is scaled to a total variance of 1, so that all kinds have the same weight.
     """
     parts = {}
     short = []

@@ -17,12 +17,13 @@ if TYPE_CHECKING:
 class TextEncoder:
     """Base class of text encoders, which map n texts to vectors (n, dim) float32.
 
-    A subclass must define `dim` and `encode`. An encoder that is made from its entry in the configuration defines
-    `prepare`, which makes it, and `settings` and `tensors`, from whose results `from_parts` makes it again. The
-    settings of a registered kind have the name of the kind under the key `kind`. This base class knows every word. An
-    encoder with unknown words defines `knows`, `searches`, `unknown`, `count_words` and `suggest`, for example by
-    inheriting from `pipeline.text.vocabulary.KnownTerms`, and returns zeros for a text of unknown words. A model of
-    another library writes its files in `save` and reads them in `restore`.
+    A subclass must define `dim` and `encode`. A subclass that needs more than the default constructor defines
+    `prepare`, which makes an encoder from an entry of the configuration, and `settings`, `tensors` and `from_parts`,
+    which makes an encoder from the results of `settings` and `tensors`. The settings of a registered kind have the name
+    of the kind under the key `kind`. This base class knows every word. An encoder with unknown words defines `knows`,
+    `searches`, `unknown`, `count_words` and `suggest`, for example by inheriting from
+    `pipeline.text.vocabulary.KnownTerms`, and returns zeros for a text of unknown words. An encoder of another library
+    writes files in `save` and reads these files in `restore`.
     """
 
     modality: ClassVar[Literal["text"]] = "text"
@@ -50,7 +51,10 @@ class TextEncoder:
 
     @classmethod
     def from_parts(cls, settings: Settings, tensors: Mapping[str, np.ndarray]) -> "TextEncoder":
-        """Make an encoder from the results of `settings` and `tensors`. Raises ValueError if they do not match."""
+        """Make an encoder from the results of the methods `settings` and `tensors` of a stored encoder.
+
+        A subclass raises ValueError if the settings do not match the tensors.
+        """
         return cls()
 
     @classmethod
@@ -74,7 +78,7 @@ class TextEncoder:
         return self.encode(texts)
 
     def encode_words(self, words: Sequence[str]) -> "Rows":
-        """Return the contribution (n, dim) of each of n words to the vector of a sentence that contains it.
+        """Return the contribution (n, dim) of each of n words to the vector of a sentence that contains the word.
 
         The vector of a sentence is the sum of these contributions, times a factor that depends on the sentence. The
         contribution of an unknown word is zero. Only a kind whose spec has `adds_words` needs this method.
@@ -97,7 +101,7 @@ class TextEncoder:
         return bool(text.strip())
 
     def searches(self, text: str) -> bool:
-        """Return whether `text` has known words other than stop words, so that a search for it makes sense.
+        """Return whether `text` has known words other than stop words, so that a search for this text makes sense.
 
         This base class has no stop words, and returns the result of `knows`.
         """

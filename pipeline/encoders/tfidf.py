@@ -104,6 +104,6 @@ def unit_rows(matrix: "csr_array") -> "csr_array":
 def join_fields(documents: Iterable[Mapping[str, str | None]], fields: Sequence[str]) -> list[str]:
     """Join the fields of each weak text, such as title, tags and description, to one text.
 
-    ` . ` separates the fields. Fields that are None or empty are left out.
+    ` . ` separates the fields. Fields that are None or empty are left out, so a text can be empty.
     """
     return [" . ".join(filter(None, (document[field] for field in fields))) for document in documents]

@@ -25,8 +25,8 @@ def _import_models() -> ModuleType:
     """Import and return torchvision.models, without torch's compiler, whose import is slow.
 
     Small modules stand in for the modules COMPILER during the import, unless one of these is already imported. The
-    stand-ins are removed afterwards. If torchvision needs more of the compiler, it is imported again with the real
-    modules.
+    stand-ins are removed afterwards. If torchvision needs more of the compiler, torchvision is imported again with the
+    real modules.
     """
     if any(name in sys.modules for name in COMPILER):
         from torchvision import models
@@ -106,7 +106,7 @@ def fetch(architecture: str, weights_root: Path | str, remedy: str) -> tuple[Sta
 
 
 def select(state: State, needed: State, known: State, source: str) -> dict[str, torch.Tensor]:
-    """Return the tensors of a state dict that a part of a network needs, in the dtypes that it needs.
+    """Return the tensors of a state dict that a part of a network needs, in the dtypes of `needed`.
 
     `needed` has tensors of the right shapes and dtypes for the part, and `known` has the tensors of the whole network.
     Tensors of the rest of the network (usually the classifier) may be missing. Raises InputError, with the name

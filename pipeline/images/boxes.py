@@ -17,7 +17,7 @@ from pipeline.errors import UsageError
 class Candidates(NamedTuple):
     """Boxes in one image, `boxes` (n, 4) float32, with their `scores` (n,) float32.
 
-    They are the proposals before the selection of regions, or the regions after it.
+    The boxes are the proposals before the selection of regions, or the regions after the selection.
     """
 
     boxes: np.ndarray
@@ -114,7 +114,7 @@ few proposals."""
 WINDOW_ASPECTS = (1, 2, 0.5)
 """Ratios of width to height of the windows, relative to the ratio of the image."""
 WINDOW_OVERLAP = 0.5
-"""Smallest share of their sides that neighbouring windows of one size have in common."""
+"""Smallest share of a side that two neighbouring windows of one size have in common."""
 
 
 @dataclass(frozen=True)
@@ -123,8 +123,8 @@ class Selection:
     intersection over union `iou`.
 
     Proposals whose score is below MIN_REGION_SCORE are dropped first. If fewer than `count` proposals are left and
-    `fill` is true, windows of a grid are added up to `count` boxes. The whole image is always a region too, and does
-    not count.
+    `fill` is true, windows of a grid are added up to `count` boxes. The whole image is always one more region, which
+    `count` does not include.
     """
 
     iou: float

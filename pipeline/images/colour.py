@@ -26,8 +26,8 @@ USUAL_RANGES = {"I;16": (4095, 16383, 65535), "I": (255, 4095, 16383, 65535), "F
 OWN_RANGE = "have samples outside the usual ranges: each photo is scaled from its own least sample to its greatest"
 PART = "have more than 8 bits a sample and no sample above {0}: they are scaled from 0 to {0}"
 NOTES = {None: OWN_RANGE, 4095: PART.format(4095), 16383: PART.format(16383)}
-"""The note about photos, by the largest sample of their range (None: the photo's own range). Photos that use the whole
-range of their type have no note."""
+"""Largest sample of a range -> the note about photos that are scaled from this range. The key None stands for a photo's
+own range, outside the usual ranges. There is no note about photos that are scaled from another range."""
 BROKEN = "have a colour profile that cannot be used: their colours are taken for sRGB"
 MAX_PROFILE_BYTES = 4 << 20
 """Largest size in bytes of a colour profile that is used. Colours with a larger profile are taken for sRGB. The largest
@@ -35,14 +35,14 @@ known profiles, of printing presses, have 3 MB."""
 MAX_CACHED_PROFILES = 32
 """Number of different profiles that a process keeps. A camera or a phone has one profile."""
 PROFILE_MODES = {b"RGB ": "RGB", b"GRAY": "L", b"CMYK": "CMYK"}
-"""Pillow's mode for the colour space in a profile's header."""
+"""Colour space in the header of a profile -> Pillow's mode of the images that the profile converts."""
 OTHER_BYTE_ORDER = {"little": "B", "big": "L"}[sys.byteorder]
 DEEP_COLOURS = {
     f"{mode};16{order}": f"{mode};16{other}"
     for mode in ("RGB", "RGBX", "RGBA")
     for order, other in ("LB", "BL", "N" + OTHER_BYTE_ORDER)
 }
-"""Maps Pillow's name of a mode with 16-bit samples to its name of the same mode with the other byte order."""
+"""Pillow's name of a mode with 16-bit samples -> Pillow's name of the same mode with the other byte order."""
 GREY_MODES = ("1", "L", "LA", "La", "I", "F", "I;16", "I;16L", "I;16B")
 PROBE_LEVELS = range(0, 256, 51)
 """Levels of each channel in the colours that test whether a profile is sRGB."""
@@ -53,7 +53,7 @@ MIN_WHITE_LEVEL = 200
 
 
 class UnreadableImage(Refused):
-    """An unusable image.
+    """Error for the bytes of an image that cannot be used.
 
     `reason` is not-an-image, truncated, damaged, not-finite, too-large, too-small, too-elongated, too-slow,
     out-of-memory, unsupported-tiff, or a reason that names the package that must be installed. `detail` says more.
@@ -75,10 +75,10 @@ class Conversion(NamedTuple):
 def scale_samples(image: Image.Image, nodata: float | None = None) -> tuple[Image.Image, str | None]:
     """Scale 16-bit integer, 32-bit integer or float samples to 8-bit grey.
 
-    A sample of 0 becomes 0, and the smallest of the USUAL_RANGES that contains all samples becomes 255. If none
-    contains them, the smallest sample becomes 0, and the largest becomes 255. Return the image, and the entry of NOTES
-    for this range, or None. Samples that equal `nodata` are ignored and become white. Raises UnreadableImage if another
-    sample is not finite.
+    A sample of 0 becomes 0, and the end of the smallest of the USUAL_RANGES that contains all samples becomes 255. If
+    no range contains all samples, the smallest sample becomes 0, and the largest becomes 255. Return the image, and the
+    entry of NOTES for this range, or None. Samples that equal `nodata` are ignored and become white. Raises
+    UnreadableImage if another sample is not finite.
     """
     samples = np.asarray(image)
     ignored = np.isnan(samples) if nodata is not None and math.isnan(nodata) else samples == nodata
@@ -145,8 +145,8 @@ def scale_colours(upper: Image.Image, lower: Image.Image) -> tuple[Image.Image, 
 def find_conversion(image: Image.Image) -> Conversion:
     """Return the conversion to sRGB by the embedded colour profile of an image.
 
-    Its `transform` is None if the image has no profile, if the profile is the profile of sRGB, or if the profile cannot
-    be used. Only in the last case, `broken` is true.
+    `transform` of the result is None if the image has no profile, if the profile is the profile of sRGB, or if the
+    profile cannot be used. Only in the last case, `broken` is true.
     """
     profile = image.info.get("icc_profile")
     if not profile:

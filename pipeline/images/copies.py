@@ -45,7 +45,7 @@ INDEX_ROWS = 1 << 15
 INDEX_PROBES = 16
 """Number of inverted lists of each index that are searched for each photo."""
 TRAINING_PHOTOS = 32
-"""Number of photos for each list from which the centres of the lists are computed."""
+"""Number of photos per inverted list that are sampled to compute the centres of the lists."""
 MAX_EXACT_PHOTOS = 20_000
 """Largest number of photos whose pairs are all compared. For more photos, neighbours are found with an index."""
 BLOCK_PAIRS = 512
@@ -96,8 +96,8 @@ def _search_exactly(read: ReadRows, blocks: list[np.ndarray]) -> Iterator[tuple[
 def _search_index(read: ReadRows, blocks: list[np.ndarray]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield approximate results of `_search_exactly`, from indexes of principal components of the features.
 
-    Each index has INDEX_ROWS photos. All indexes have the same lists, so that together they find the same photos as a
-    single index of all photos.
+    Each index has at most INDEX_ROWS photos. All indexes have the same lists, so that the best results of all indexes
+    together are the results of a single index of all photos.
     """
     count = sum(map(len, blocks))
     sample = np.linspace(0, count - 1, MAX_EXACT_PHOTOS).astype(int)
@@ -149,9 +149,10 @@ def grey(pixels: np.ndarray) -> np.ndarray:
 
 
 def _correlate(wholes: np.ndarray, crops: np.ndarray, sizes: tuple[int, ...]) -> np.ndarray:
-    """Compute the largest correlation (p,) of each crop (p, SIDE, SIDE) with any position in its whole thumbnail.
+    """Compute the largest correlation (p,) of each thumbnail of `crops` with any position in the thumbnail of `wholes`
+    in the same row. Both are (p, SIDE, SIDE).
 
-    Crops are reduced to each of the `sizes`, and also mirrored.
+    The thumbnails of `crops` are first reduced to each of the `sizes`, and are compared both as they are and mirrored.
     """
     details = _details(wholes, SIDE)
     spectrum = np.asarray(fft.rfft2(details))

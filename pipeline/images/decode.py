@@ -1,7 +1,7 @@
-"""Decodes the bytes of a photo to pixels, or says why they cannot be decoded.
+"""Decodes the bytes of a photo to pixels, or says why the bytes cannot be decoded.
 
 An image may take `ImageLimits.seconds` of CPU time. A worker process (`isolated_map`, `ImageProcess`) that needs more
-is ended. In other processes the image is rejected after it was decoded.
+time is ended. In other processes, an image that has taken more time is rejected after it was decoded.
 """
 
 import hashlib
@@ -48,7 +48,7 @@ IPTC_CAPTION = (2, 120)
 MIN_DESCRIPTION_WORDS = 3
 """Smallest number of words of a description inside a file. A shorter description is ignored."""
 STOCK_DESCRIPTION = re.compile("digital (still )?camera|(created|generated|edited) (with|by|using)", re.IGNORECASE)
-"""Words in descriptions that no person wrote, such as OLYMPUS DIGITAL CAMERA."""
+"""Pattern of words in descriptions that a camera or a program wrote, such as OLYMPUS DIGITAL CAMERA."""
 RGB = 3
 """The mode of torchvision's decoder in which it returns three colours."""
 MAX_HEADER_SECONDS = 1
@@ -189,15 +189,19 @@ def naming_faults(data: bytes, limits: ImageLimits) -> Iterator[None]:
 def to_rgb(image: Image.Image, limits: ImageLimits) -> Image.Image:
     """Convert an opened image as `decode` does, without a time limit.
 
-    Raises UnreadableImage if its size is outside the `limits` or a sample is not finite, and Pillow's errors.
+    Raises UnreadableImage if the size of the image is outside the `limits`, or if a sample is not finite. Pillow's
+    errors are not converted.
     """
     opening.check_size(image.size, limits)
     return _to_rgb(image)[0]
 
 
 class Inspection(NamedTuple):
-    """A decodable image: its upright size in pixels (None for a vector in place of an image), the SHA-256 of its bytes,
-    notes on how it was read, the time at which it was `taken` in ISO 8601, and its `camera`."""
+    """A decodable image: its upright size in pixels, the SHA-256 of its bytes, notes on how the image was read, the
+    time at which it was `taken` in ISO 8601, and the name of the `camera`.
+
+    Time and camera are None if the image does not state them. The size is None for a vector in place of an image.
+    """
 
     width: int | None
     height: int | None
@@ -215,8 +219,8 @@ def inspect(
     `read(*location)` returns the bytes at a location (path, offset, size). Raises InputError, which describes the
     fault, if the image cannot be read or decoded.
 
-    A JPEG is decoded at an eighth of its size unless it is tiny, which reads all of its data and finds the same damage
-    in less time.
+    A JPEG is decoded at an eighth of its size, unless it is tiny. This also reads all of the data and finds the same
+    damage, in less time.
     """
     data = read(*location)
     # Colours are not converted, because that takes longer than decoding if the colour profile is large.
@@ -278,7 +282,7 @@ def _exif_text(value: object) -> str:
 
 
 def _to_rgb(image: Image.Image, colours: bool = True, note: str | None = None) -> tuple[Image.Image, list[str]]:
-    """Convert an image of any mode to 8-bit sRGB, upright and on white. Return it with notes on how it was read.
+    """Convert an image of any mode to 8-bit sRGB, upright and on white. Return the image, and notes on how it was read.
 
     If `colours` is false, the result is 8-bit RGB, and the colour profile is not applied. `note` is the note of
     `opening.load`, which is among the notes.

@@ -38,8 +38,8 @@ AVIF_BRANDS = frozenset({b"avif", b"avis"})
 """Brands in the first box of AVIF files, which have the same container as HEIC files. Pillow decodes AVIF itself."""
 NEEDS_HEIF = "HEIC photos need `pip install 'jointspace[heif]'`"
 NEEDS_AVIF = "AVIF photos need `pip install 'Pillow>=11.3'`"
-"""NEEDS_HEIF and NEEDS_AVIF are values of `UnreadableImage.reason`. They contain the remedy, because for many images
-only the reasons are printed, with the number of images for each reason."""
+"""NEEDS_HEIF and NEEDS_AVIF are values of `UnreadableImage.reason`. Both reasons contain the remedy, because for many
+images only the reasons are shown, with the number of images for each reason."""
 MAX_BRANDS_BYTES = 256
 """Largest number of bytes at the beginning of a HEIC or AVIF file in which brands are looked for."""
 JPEG_START = b"\xff\xd8\xff"
@@ -56,7 +56,8 @@ megabytes. A PNG with more is rejected as damaged."""
 MIN_SIDE = 8
 """Smallest side in pixels of an image of a collection. A smaller image is rejected."""
 MAX_ASPECT = 20
-"""Largest ratio of the longer side to the shorter side of an image of a collection. A longer image is rejected."""
+"""Largest ratio of the longer side to the shorter side of an image of a collection. A more elongated image is
+rejected."""
 BASE_BYTES = 64 << 20
 """Number of bytes of memory that decoding may take for every image, besides BYTES_PER_PIXEL for each pixel."""
 BYTES_PER_PIXEL = 64
@@ -68,10 +69,10 @@ MAX_SCANS = 100
 """Largest number of scans in a JPEG. A JPEG with more scans is rejected as too slow. Each scan is a pass over all
 pixels, and may have as few as 14 bytes. Encoders write ten scans, and libtiff has this limit too."""
 MARGIN = 2
-"""Smallest ratio of the shorter side of a JPEG that is decoded smaller to the side to which it is then resized. With a
-ratio above 1, the quality of the result depends on the resizing and not on the decoding."""
+"""Smallest ratio between the shorter side of a JPEG after it was decoded at a reduced size, and the side to which the
+result is resized next. With a ratio above 1, the quality depends on the resizing and not on the decoding."""
 JPEG_SCALES = (1, 2, 4, 8)
-"""Factors by which a JPEG can be decoded smaller."""
+"""Factors by which the decoder can divide the width and height of a JPEG."""
 SCAN_MARKER = 0xDA
 END_MARKER = 0xD9
 MARKER = re.compile(rb"\xff([\x02-\xcf\xd8-\xfe])")
@@ -109,10 +110,10 @@ class Loaded(NamedTuple):
 
 
 def load(data: bytes, limits: ImageLimits, sides: Sequence[int | None]) -> Loaded:
-    """Decode an image whose shorter side will be resized to each of `sides` pixels (None: it keeps its size).
+    """Decode an image whose shorter side will be resized to each of `sides` pixels, or keep its size (None).
 
     A JPEG is decoded as small as the largest of `sides` allows. Raises UnreadableImage if the image is outside the
-    `limits`, is truncated or has a layout that is not read, and Pillow's exceptions for damaged images.
+    `limits`, is truncated or has a layout that is not read. Raises Pillow's exceptions for damaged images.
     """
     image = open_image(data)
     check_size(image.size, limits)
@@ -274,17 +275,17 @@ def _jpeg_scale(size: tuple[int, int], side: int | None) -> tuple[int, tuple[int
 
 
 TIFF_COMPRESSIONS = TiffImagePlugin.COMPRESSION_INFO.keys() - {50001}
-"""Values of Compression that are read. Pillow's libtiff is built without 50001, WebP."""
+"""Values of the TIFF tag Compression with which files are read. Pillow's libtiff is built without 50001, WebP."""
 SAMPLE_KINDS = {1: "unsigned", 2: "signed", 3: "floating-point", 5: "complex", 6: "complex"}
-"""Names for the values of SampleFormat."""
+"""Value of the TIFF tag SampleFormat -> the name of this kind of samples."""
 NATIVE_ORDER = {"I;16BS": "I;16NS", "I;32BS": "I;32NS", "F;32BF": "F;32NF"}
-"""Maps Pillow's names of big-endian samples to its names of samples in the byte order of this machine. libtiff returns
-samples in the latter order."""
+"""Pillow's name of big-endian samples -> Pillow's name of the same samples in the byte order of this machine, in which
+libtiff returns samples."""
 FOURTH_BAND = "have a fourth band whose meaning is not stated: it is ignored"
 
 
 class TiffColours(NamedTuple):
-    """The TIFF layouts that are read for one value of PhotometricInterpretation, which `name` describes.
+    """The TIFF layouts that are read for one value of the tag PhotometricInterpretation, which `name` describes.
 
     `bands` is the number of bands that are colours. `bits` maps a name in SAMPLE_KINDS to the numbers of bits that a
     sample of this kind may have. `extras` are the values of ExtraSamples that the first band after the colours may have
@@ -314,10 +315,10 @@ TIFF_LAYOUTS = {
 class TiffLayout(NamedTuple):
     """The layout of the first image in a TIFF file.
 
-    `photometric` is the value of PhotometricInterpretation. `bands` is the number of all bands. `kind` names the kinds
-    of their samples as in SAMPLE_KINDS, joined by `and` if they differ. `bits` is the number of bits of a sample, or 0
-    if the samples have different numbers of bits. `extras` are the values of ExtraSamples, and `planes` says whether
-    each band is stored in a separate plane.
+    `photometric` is the value of PhotometricInterpretation. `bands` is the number of all bands. `kind` is the kind of
+    the samples, a value of SAMPLE_KINDS. If the bands have different kinds, these are joined by `and`. `bits` is the
+    number of bits of a sample, or 0 if the bands have different numbers of bits. `extras` are the values of
+    ExtraSamples, and `planes` says whether each band is stored in a separate plane.
     """
 
     photometric: int

@@ -77,8 +77,8 @@ def prepare(image: Image.Image | np.ndarray, preprocessing: Preprocessing) -> np
 
 
 class Photograph(NamedTuple):
-    """An image to read: its name for messages, the SHA-256 of its content, and the location of its content (the path
-    of a file, an offset and a size)."""
+    """An image to read: its name for messages, the SHA-256 of its content, and the location of its content: the path
+    of a file, an offset and a size in bytes. Offset and size are None if the content is the whole file."""
 
     name: str
     sha256: str
@@ -106,10 +106,10 @@ class View(NamedTuple):
 class PhotographReader:
     """A reader of photos. The object can be pickled.
 
-    The caller gives the function `read(path, offset, size)`, which returns `size` bytes of the file `path` from the
-    byte `offset` on. Both are None for a whole file. `limits` are the limits on images. `processes` is the number of
-    processes in which `views` decodes photos. With 0, `views` decodes them in this process. The methods raise
-    InputError for a photo that cannot be read, or that has changed since it was ingested.
+    `read(path, offset, size)` is a function that returns `size` bytes of the file `path` from the byte `offset` on. If
+    `offset` and `size` are None, the function returns the whole file. `limits` are the limits on images. `processes` is
+    the number of processes in which `views` decodes photos. With 0, `views` decodes photos in this process. The methods
+    raise InputError for a photo that cannot be read, or that has changed since it was ingested.
     """
 
     read: Callable[..., bytes]
@@ -135,9 +135,9 @@ class PhotographReader:
         return [view.describe(array) if view.describe else array for array, view in zip(pixels, views, strict=True)]
 
     def views(self, photographs: Iterable[Photograph], views: Sequence[View]) -> Iterator[list[Any]]:
-        """Yield the result of `load` for each photo, in order. The decoding processes compute it.
+        """Yield the result of `load` for each photo, in order. The results are computed in the decoding processes.
 
-        Raises InputError, with the name of the photo, if a photo cannot be read.
+        Raises InputError, with the name of the photo, if a photo cannot be read or has changed.
         """
         photographs, ahead = tee(photographs)
         room = sum(3 * view.preprocessing.side**2 for view in views)
@@ -155,7 +155,7 @@ class PhotographReader:
         return (pixels for (pixels,) in self.views(photographs, [View(preprocessing)]))
 
     def _unchanged(self, photograph: Photograph) -> bytes:
-        """Read the bytes of a photo. Raises InputError if they have changed since the photo was ingested."""
+        """Read the bytes of a photo. Raises InputError if the bytes have changed since the photo was ingested."""
         data = self.read(*photograph.location)
         if hashlib.sha256(data).hexdigest() != photograph.sha256:
             raise InputError("changed: the content of the photo has changed since it was ingested")
@@ -167,10 +167,10 @@ Described = TypeVar("Described")
 
 @dataclass(frozen=True)
 class TrainImages:
-    """The images of the train split, which encoders learn from.
+    """The images of the train split, from which encoders learn.
 
-    They are the `rows` (m,) of the table `images` of the manifest with the fingerprint `manifest`, and `reader` reads
-    them.
+    `rows` (m,) are the row numbers of these images in the table `images` of the manifest. `manifest` is the fingerprint
+    of the manifest, and `reader` reads the images.
     """
 
     images: "pa.Table"

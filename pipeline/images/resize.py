@@ -18,8 +18,9 @@ KERNELS = {
 }
 """The function of torch for each interpolation, and the reach of its kernel on each side in pixels of the result."""
 MIN_STARTS = 8
-"""Smallest number of positions at which resizing may start: the edge of the box, and positions before it at distances
-of one pixel of the result. The position that is nearest to a whole pixel of the image is chosen."""
+"""Smallest number of positions at which resizing may start: the edge of the box, and positions before this edge at
+distances of one pixel of the result. There are fewer positions near the edge of the image. The position that is nearest
+to a whole pixel of the image is chosen."""
 
 
 def resize(

@@ -39,7 +39,7 @@ Measured = Callable[[StudyCell], Draws]
 @dataclass(frozen=True)
 class PaperRow:
     """A row of a table: its label, the published numbers, and the cells of the reproduced and of the improved system,
-    one for each column, or none if there is no such system."""
+    one cell for each column. The sequence of cells is empty if there is no such system."""
 
     label: str
     published: Sequence[float | None]

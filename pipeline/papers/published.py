@@ -9,7 +9,7 @@ from pipeline.config.loading import read_mapping
 
 Column = tuple[str, str]
 """A direction of retrieval and a measure, such as `image_to_sentence` and `recall@1`. A column for generated captions
-has the things that they describe (`images` or `boxes`) and a metric, such as `bleu_4`."""
+has the kind of items that are described (`images` or `boxes`) and a metric, such as `bleu_4`."""
 AUTHORS = {
     "karpathy": "Karpathy and Fei-Fei", "kiros": "Kiros et al.", "niu": "Niu et al.", "socher": "Socher et al.",
 }  # fmt: skip
@@ -116,5 +116,5 @@ def read_numbers(text: str) -> list[float | None]:
 
 
 def read_pairs(pairs: Mapping[str, Iterable[str]]) -> Iterator[tuple[str, str]]:
-    """Yield a pair (key, value) for each value of a mapping whose values are lists."""
+    """Yield a pair (key, element) for each element of each list in `pairs`, a mapping of keys to lists."""
     return ((above, below) for above, rows in pairs.items() for below in rows)

@@ -25,7 +25,8 @@ SIZE_TOLERANCE = 0.02
 """Share by which the number of test images may differ from the published number, because `ingest` removes duplicates.
 If the difference is larger, the published table is not reproduced."""
 MIN_TRAININGS = 3
-"""Smallest number of trainings of both systems, or of disjoint draws, for which an interval is given."""
+"""Smallest number of trainings that each of two systems must have for an interval of their difference. Draws without
+a common training image count as trainings."""
 GALLERIES = {
     PROTOCOLS[0]: "every caption in the gallery", PROTOCOLS[1]: "the first caption of each image in the gallery"
 }  # fmt: skip
@@ -36,7 +37,7 @@ the sum of these columns for any sample of the test images."""
 
 @dataclass(frozen=True)
 class System:
-    """Models, or caption generators, of a run that differ only in their seeds. Each of them is a training.
+    """Models, or caption generators, of a run that differ only in their seeds. Each model or generator is a training.
 
     `names` are the names of the trainings, `label` is the name that they have in common, and `model` is the registered
     model or generator.
@@ -78,10 +79,10 @@ def compare(
 class Reproduction:
     """The results of a run: the `evaluations` of its `systems` on the test split by the `protocol`.
 
-    `settings.reproduced` maps the label of a system that has the settings of a paper to its name in published.yaml. All
-    other systems are improved, and are in the rows of their registered model. The evaluation of a generator's
-    captions has the keys `images` and `boxes` in place of directions. `measure` and `bootstrap` compute the differences
-    between systems and their intervals.
+    `settings.reproduced` maps the label of a system that has the settings of a paper to the name of the published
+    system in published.yaml. All other systems are improved, and are in the rows of their registered model. The
+    evaluation of a generator's captions has the keys `images` and `boxes` in place of directions. `measure` and
+    `bootstrap` serve to compute the intervals of differences between systems.
     """
 
     evaluations: Sequence[Evaluation]
@@ -137,7 +138,8 @@ class Reproduction:
         """Return the evaluations that can be compared with a table, by the name of the model, or else the reason why
         there are none.
 
-        They were measured on as many test images as the table: on the whole test split, or as the mean over its folds.
+        These evaluations were measured on about as many test images as the table (see SIZE_TOLERANCE): on the whole
+        test split, or as the mean over its folds.
         """
         collection = self.settings.collection
         if table.collection != collection and table.collection not in self.settings.others:
@@ -186,7 +188,10 @@ class Reproduction:
     def _differences(
         self, table: PublishedTable, systems: Mapping[str, Mapping[str, Sequence[System]]]
     ) -> list[dict[str, Any]]:
-        """Return the differences between the reproduced systems of each pair of rows that the paper compares."""
+        """Return the differences between the reproduced systems of each pair of rows that the paper compares.
+
+        The first reproduced system of each row is used. A pair with a row without such a system is left out.
+        """
         numbers = {row.name: dict(zip(table.columns, row.numbers, strict=True)) for row in table.rows}
         differences = []
         for above, below in table.differences:

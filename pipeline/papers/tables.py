@@ -31,8 +31,8 @@ BLOCK = re.compile(r"(<!-- (\w+) (\w+)(?:: (.+?))? -->\n)(.*?)(<!-- end -->)", r
 GROUPS = ("reproduced", "improved")
 PARTS = ("published_columns", "columns", "rows", "compared", "differences", "notes")
 LINE_STARTS = re.compile(r' (\{"(?:paper|name|above)": )')
-"""Pattern that matches where a table, a row or a difference starts in the JSON of a result. It cannot match inside a
-text, because quotes in texts are escaped."""
+"""Pattern that matches where a table, a row or a difference starts in the JSON of a result. The pattern cannot match
+inside a text, because quotes in texts are escaped."""
 
 
 def table(paper: str, title: str, **parts: Sequence) -> Result:
@@ -63,7 +63,7 @@ def system(name: str, values: Sequence[Sequence[float] | None]) -> Result:
 
 
 def dump(result: Result) -> str:
-    """Write a result as JSON with four decimals, and with one line for each table, row and difference."""
+    """Return a result as JSON text with four decimals, and with one line for each table, row and difference."""
     rounded = json.loads(json.dumps(result), parse_float=lambda text: round(float(text), 4))
     return LINE_STARTS.sub(r"\n\1", json.dumps(rounded, ensure_ascii=False)) + "\n"
 
@@ -79,10 +79,11 @@ def render(table: Result) -> str:
 
 def render_table(table: Result) -> list[str]:
     """Return the lines of a Markdown table with the published numbers, the reproduced and the improved systems of each
-    row. If no row has published numbers, reproduced systems or improved systems, their columns are left out.
+    row.
 
-    A cell has the numbers of a group of columns. Each number of a system is the mean of the trainings ± their standard
-    deviation.
+    The columns of the published numbers are left out if no row has published numbers. The same holds for the columns of
+    reproduced and of improved systems. A cell has the numbers of a group of columns. Each number of a system is the
+    mean of the trainings ± their standard deviation. The list is empty if the table has no rows.
     """
     rows = table["rows"]
     if not rows:
@@ -127,7 +128,7 @@ def _head(name: str, columns: Result) -> str:
 def _join(numbers: Sequence[str], columns: Sequence[Result]) -> list[str]:
     """Return one cell for each of the groups `columns`. A cell has the numbers of its group, separated by " / ".
 
-    `numbers` has the numbers of all groups, one after the other. If there are none, the cells are empty.
+    `numbers` has the numbers of all groups, one after the other. If `numbers` is empty, the cells are empty.
     """
     rest = iter(numbers)
     return [" / ".join(next(rest) for _ in one["measures"]) if numbers else "" for one in columns]

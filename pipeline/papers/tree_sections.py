@@ -15,11 +15,11 @@ VERBS = ("neither", "one", "both")
 """The groups of pairs of captions: neither caption, one caption, or both captions have a verb."""
 LENGTHS = ("0 to 2", "3 to 5", "6 or more")
 LENGTH_BOUNDS = (3, 6)
-"""Differences in length at which the next group of LENGTHS begins."""
+"""Differences in length, in words, at which the second and the third group of LENGTHS begin."""
 WORST_SHARE = 0.01
 """Share of all pairs that have the worst ranks. Among these, the pairs with one verb are counted separately."""
 MAX_RELATIONS = 12
-"""Maximum number of relations that are listed for a system. They are the relations with the greatest norms."""
+"""Maximum number of relations that are listed for a system. The relations with the greatest norms are listed."""
 FAILURE = (
     "The paper says that SDT-RNN fails mostly for captions without a verb among captions with a verb. The table has the"
     " mean rank of a caption among the neighbours of another caption of its image, by the number of verbs in the pair,"
@@ -44,10 +44,9 @@ def pair_tables(
 
     `pairs` (p, 2) are the row numbers of two of the m captions. `systems` maps the label of a system to an array (p,)
     per training: the rank of the second caption of each pair among the captions of other images, from 1 for the best,
-    if the first caption is the query.
-    Systems with a label in `reproduced` have the settings of the paper. `verbs` (m,) is 1 for a caption with a verb, 0
-    for a caption without a verb, and -1 if this is not known. Pairs with a caption for which it is not known are left
-    out. `lengths` (m,) has the numbers of words.
+    if the first caption is the query. Systems with a label in `reproduced` have the settings of the paper. `verbs` (m,)
+    is 1 for a caption with a verb, 0 for a caption without a verb, and -1 for a caption whose words are not tagged.
+    Pairs with an untagged caption are left out. `lengths` (m,) has the numbers of words.
     """
     tagged = (verbs[pairs] >= 0).all(axis=1)
     pairs = pairs[tagged]

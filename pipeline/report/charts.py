@@ -1,4 +1,4 @@
-"""Charts as SVG elements for an HTML page. They use the colours of the page's style sheet, and no font or script."""
+"""Charts as SVG elements for an HTML page. Charts use the colours of the page's style sheet, and no font or script."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -54,7 +54,7 @@ class Line:
 class Chart:
     """A chart of several lines with the same axes, whose names are `x` and `y`.
 
-    With `logarithmic`, the x axis is logarithmic, and all x must be positive.
+    There must be at least one point. With `logarithmic`, the x axis is logarithmic, and all x must be positive.
     """
 
     title: str
@@ -148,11 +148,11 @@ def draw_logs(logs: Mapping[str, JsonObject]) -> list[Chart]:
 
 
 def draw_intervals(title: str, rows: Mapping[str, Sequence[Measured]], lines: Sequence[str]) -> str:
-    """Draw a chart of values with their intervals, from 0 to 100 percent, with one row per name.
+    """Draw a chart of values with their intervals, from 0 to 100 percent, and return its SVG element.
 
-    All rows have as many values as there are names in `lines`, such as the names of the directions. Value k of each row
-    is drawn as a dot and an interval in colour k. If the pointer rests on a dot, a text with the names of its row and
-    of its line is shown. The chart has no legend.
+    The chart has one row for each name in `rows`. All rows have as many values as there are names in `lines`, such as
+    the names of the directions. Value k of each row is drawn as a dot and an interval in colour k. If the pointer rests
+    on a dot, the value is shown with the name of the row and name k of `lines`. The chart has no legend.
     """
     height = HEAD_HEIGHT + ROW_HEIGHT * len(rows)
     across = _scale([0, 100], NAMES_WIDTH, ROW_WIDTH - VALUES_WIDTH)
@@ -176,7 +176,7 @@ def draw_intervals(title: str, rows: Mapping[str, Sequence[Measured]], lines: Se
 
 
 def draw_bars(title: str, rows: Mapping[str, tuple[float, str]]) -> str:
-    """Draw a chart with a bar for each name in `rows`, which maps a name to a value and a text.
+    """Draw a chart with a bar for each name in `rows`, which maps a name to a value and a text. Return its SVG element.
 
     The length of the bar is proportional to the value, and the text is written at the end of the bar.
     """

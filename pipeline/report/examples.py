@@ -54,9 +54,9 @@ class Example:
 class Examples:
     """Example queries of `model` in both directions, among the images and captions of `split`.
 
-    `by_sentence` and `by_image` are evenly spaced queries. `successes` are evenly spaced among the captions for which
-    their own image has the best ranks. `failures` are the captions for which it has the worst ranks, and never rank 1,
-    the worst first. All `successes`, and all `failures`, are captions of different images.
+    `by_sentence` and `by_image` are evenly spaced queries. `successes` are evenly spaced among the captions that give
+    their own image the best ranks. `failures` are the captions that give their own image the worst ranks, the worst
+    first, but never rank 1. All `successes`, and all `failures`, are captions of different images.
     """
 
     model: str

@@ -36,7 +36,8 @@ CELL = 256
 LINE = 14
 """Height in pixels of the line of text below an image on a contact sheet."""
 GOLDEN = 0.381966
-"""Step between the hues of successive colours, as a share of the colour circle, so that they differ clearly."""
+"""Step between the hues of the boxes on an image, as a share of the colour circle. This step is the golden angle, with
+which the colours of all boxes differ clearly."""
 DARK = (24, 24, 28)
 LIGHT = (235, 235, 235)
 
@@ -52,17 +53,17 @@ class ReportPicture:
 
     @property
     def alt(self) -> str:
-        """The text that a screen reader reads out for the photo."""
+        """The text that a screen reader reads out for the photo: the caption, or else the name."""
         return self.caption or self.name
 
 
 class Photographs:
-    """Makes thumbnails for rows of the images' table.
+    """Function that makes thumbnails for rows of the images' table.
 
-    `read(path, offset, size)` reads the bytes of a photo, and `limits` limit the size of its image. `moved` says
-    whether the photos are read from another folder than the folder that `ingest` read. A file with the same name may
-    then be another photo, so a photo is only shown if it has the sha256 of the row. `caption(image_id)` returns the
-    caption of a photo or None. `shown` records for each image_id whether its photo could be shown.
+    `read(path, offset, size)` returns the bytes of a photo, and `limits` limit the size of its image. `moved` says
+    whether the photos are read from another folder than the folder that `ingest` read. In another folder, a file with
+    the same name may be another photo, so a photo is only shown if it has the sha256 of the row. `caption(image_id)`
+    returns the caption of a photo or None. `shown` records for each image_id whether its photo could be shown.
     """
 
     def __init__(
@@ -175,7 +176,7 @@ class SheetPicture(NamedTuple):
     regions, the best first.
 
     `line` is the text below the image. If the image could not be read, `image` is None, and `line` gives the reason. If
-    `labels` (n,) are given, they are drawn in place of the scores.
+    `labels` (n,) are given, the labels are drawn in place of the scores.
     """
 
     image: Image.Image | None
@@ -188,8 +189,8 @@ class SheetPicture(NamedTuple):
 def picture_with_texts(
     image: Image.Image | None, line: str, boxes: np.ndarray, texts: Sequence[str], scores: Sequence[float], top: int
 ) -> SheetPicture:
-    """Return a picture of an image with at most `top` of its boxes, and the text `line` below it. Without an image,
-    which is None if it could not be read, only the line will be drawn.
+    """Return a picture of an image with at most `top` of its boxes, and the text `line` below the image. If `image` is
+    None, because it could not be read, `draw_sheet` draws only the line.
 
     Each row of `boxes` (n, 4), x1, y1, x2, y2 in pixels, has a text in `texts` (n,) and a score in `scores` (n,).
     Equal boxes are drawn once, with all their texts as the label. The boxes with the largest sums of scores are kept,

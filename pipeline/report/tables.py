@@ -46,9 +46,10 @@ MAX_MINUTES = 600
 
 @dataclass(frozen=True)
 class ReportCell:
-    """The value of a measure of a model, or its mean over seeds. `best` says that no other model is better.
+    """The value of a measure of a model, or its mean over seeds. `best` says whether no other model is better.
 
-    A single training may have an `interval`, and several seeds have a standard `deviation`. They are None otherwise.
+    A single training may have an `interval`, and several seeds have a standard `deviation`. Otherwise `interval` and
+    `deviation` are None.
     """
 
     value: float
@@ -62,7 +63,7 @@ class Comparison:
     """The measures of models that were evaluated on the same queries: `cells[model][direction][measure]`.
 
     Models that differ only in their seeds are one model. `chance[direction]` has the measures of a random ranking.
-    `chance` is empty if the evaluations do not have them.
+    `chance` is empty if the evaluations do not have these measures.
     """
 
     split: str
@@ -116,8 +117,8 @@ def _cell(measures: JsonObject, others: Sequence[JsonObject], name: str) -> Repo
 def best_model(evaluations: Sequence[JsonObject], models: Collection[str]) -> str:
     """Return the one of `models` with the greatest sum of recalls on dev, by the protocol that was evaluated first.
 
-    If none of them was evaluated on dev, the split that was evaluated first counts. Raises IntegrityError if none of
-    `models` was evaluated.
+    If none of these models was evaluated on dev, the split that was evaluated first counts. Raises IntegrityError if
+    none of `models` was evaluated.
     """
     known = [evaluation for evaluation in evaluations if evaluation["model"] in models]
     if not known:
@@ -153,8 +154,8 @@ def describe_models(models: Mapping[str, JsonObject], kinds: Mapping[str, str]) 
     `models` are the stored details of the models by name, and `kinds` has a line about each registered model. Each
     description has the `name`, the registered model followed by the variant's own settings as text (`registered`), the
     line `about` the registered model, the `chosen` settings as text, and the mean correlations of the dimensions,
-    `train_correlation` and `dev_correlation`. Both are None for a model without correlations. `dev_correlation` is None
-    for a refitted model too.
+    `train_correlation` and `dev_correlation`. Both correlations are None for a model without correlations.
+    `dev_correlation` is None for a refitted model too.
     """
     notes = []
     for name, details in models.items():
@@ -292,7 +293,7 @@ class ComparedSystem:
 
     @property
     def sum(self) -> float | None:
-        """The sum of all recalls, or None if one of them is unknown."""
+        """The sum of all recalls, or None if a recall is unknown."""
         known = [recall for recall in self.recalls if recall is not None]
         return sum(known) if len(known) == len(self.recalls) else None
 
@@ -358,7 +359,7 @@ class ComparedRow(TypedDict):
 
 
 def compare_systems(systems: Iterable[ComparedSystem], bootstrap: Bootstrap) -> list[ComparedRow]:
-    """Compare each system with the first system, which is the reference.
+    """Compare each system with the first system, which is the reference. There must be at least one system.
 
     Returns a row for each system. The greatest sum comes first, and systems without a sum come last.
     """

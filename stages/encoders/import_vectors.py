@@ -30,7 +30,7 @@ def _storage(config: "Config", encoder: str) -> str:
 
 
 def _reads(config: "Config", layout: Layout, encoder: str) -> Inputs:
-    """Return the inputs: the files of the vectors, and the encoder that made them, if the configuration names it."""
+    """Return the inputs: the files of the vectors, and the encoder that made the vectors, if `made_by` names it."""
     from pipeline.run.reading.precomputed import given_inputs
 
     entry = config.entry(encoder)

@@ -31,10 +31,11 @@ def _keys(config: "Config", encoder: str) -> dict[str, object]:
 
 
 def _reads(config: "Config", layout: Layout, encoder: str) -> Inputs:
-    """Return the inputs that an encoder needs, out of the following.
+    """Return the inputs of an encoder.
 
-    They are the files of its weights, the encoder on which it is based, its precomputed vectors, the manifest if it is
-    compared with these vectors or learns from train, and the vocabulary and the word vectors.
+    The inputs are the files of the weights, the encoder on which the encoder is based, the precomputed vectors, the
+    manifest if the encoder has precomputed vectors or learns from train, and the token vocabulary and the word vectors
+    of the run if the encoder uses them. Inputs that the encoder does not have are None or empty.
     """
     from pipeline.run.reading.precomputed import given_inputs
 

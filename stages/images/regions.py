@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pipeline.run import Run
 
 POOLED_IMAGES = 256
-"""Maximum number of images whose region features are in memory at a time, while they are pooled."""
+"""Maximum number of images whose region features are in memory at a time, while the features are pooled."""
 
 
 def _keys(config: "Config", encoder: str) -> Mapping[str, object]:

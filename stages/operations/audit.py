@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 SPLITS_BY_PRIORITY = ("test", "dev", "train", "weak", "gallery")
-"""Splits in the order in which they keep their photo. For two near-duplicates, the takedown list names the photo whose
-split comes later or, in the same split, the photo with the greater image_id."""
+"""Splits by priority. Of two near-duplicates, the takedown list names the photo in the split that comes later here. In
+the same split, the list names the photo with the greater image_id."""
 BLOCK_ROWS = 4096
 """Number of photos, pairs or findings that are in memory at a time."""
 MIN_PHOTOS_FOR_ESTIMATE = 1000
@@ -181,7 +181,7 @@ def audit(run: StageRun, job: Job) -> None:
 
 
 def _find_copies(run: Run) -> "tuple[np.ndarray, np.ndarray]":
-    """Find the pairs of near-duplicates: photos with near features of the first image encoder, whose grey thumbnails
+    """Find the pairs of near-duplicates: photos with similar features of the first image encoder, whose grey thumbnails
     have a correlation of at least MIN_COPY_CORRELATION.
 
     Return the image_ids (p, 2) of each pair, the lower id first, and the correlations (p,). The pairs are sorted by
@@ -253,11 +253,11 @@ def worst_captions(photographs: "Scores", captions: "Scores") -> Iterator[dict[s
     """Yield the findings about captions: photos with all of their captions first, and then single captions.
 
     `photographs` has the scores of photos and `captions` of single captions. In both groups, the findings are sorted by
-    score, the lowest first. All items that are probably wrong are listed, or the MIN_LISTED_CAPTIONS items with the
-    lowest scores if these are more. In a finding, `threshold` is the greatest score of the items that are probably
-    wrong, and `false_discovery_rate` the least estimated share of right items in a list of the lowest scores that
-    includes the finding. A finding is `reliable` if this share is at most FALSE_DISCOVERY_RATE. Single captions of
-    photos with a reliable finding are left out.
+    score, the lowest first. All items that are probably wrong are listed, and always at least the MIN_LISTED_CAPTIONS
+    items with the lowest scores. In a finding, `threshold` is the greatest score of the items that are probably
+    wrong, or -inf if there are none. `false_discovery_rate` is the least estimated share of right items in a list of
+    the lowest scores that includes the finding. A finding is `reliable` if this share is at most FALSE_DISCOVERY_RATE.
+    Single captions of photos with a reliable finding are left out.
     """
     import numpy as np
 

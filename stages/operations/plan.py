@@ -37,8 +37,8 @@ DEMO_CAPTIONS = 5
 
 
 class Sample(NamedTuple):
-    """Some photos, and a function `read` that returns the bytes of one of them by its location. `kind` says, for the
-    user, where the photos are from."""
+    """Some photos, and a function `read` that returns the bytes of a photo by the location of the photo. `kind` says,
+    for the user, where the photos are from."""
 
     photographs: "list[Photograph]"
     read: "Callable[..., bytes]"
@@ -108,8 +108,9 @@ def plan(target: Path | None, images: float | None, sentences: float | None, sam
 def _count_collection(run: Run, sample: int) -> Collection | None:
     """Count the photos and captions of a run's collection, and sample its photos.
 
-    The manifest is used if `ingest` has written it. Otherwise the lists and files of the collection are read as
-    `ingest` reads them, without opening the photos. Return None if the folder of the collection does not exist.
+    The manifest is used if `ingest` has written it. For the demo, the numbers are those of the section `demo`, and the
+    sample is synthetic. For any other collection, its lists and files are read as `ingest` reads them, without opening
+    the photos. Return None if the folder of such a collection does not exist.
     """
     if run.layout.manifest.commit.exists():
         manifest = run.manifest
@@ -166,7 +167,8 @@ def measure(run: Run, sample: Sample) -> "Iterator[tuple[str, Speed]]":
 
     An encoder without prepared weights gets random weights, which are as fast. An encoder that must learn first, or
     whose architecture is in a file that does not exist, is left out. On a GPU, photos are decoded while the network
-    computes. On a CPU, the times of both are added. Raises InputError if no photo of the sample can be decoded.
+    computes. On a CPU, the times of decoding and of the network are added. Raises InputError if no photo of the sample
+    can be decoded.
     """
     from tqdm import tqdm
 

@@ -31,26 +31,27 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 JOBS = re.compile(r"(\w+) {2,}(\d+)$")
-"""A line of Snakemake's table of jobs: the name of a rule and the number of its jobs. The last line is `total`."""
+"""Pattern of a line in Snakemake's table of jobs: the name of a rule and the number of its jobs. The last line has the
+name `total`."""
 DONE = re.compile(r"Finished jobid: \d+ \(Rule: (\w+)\)")
-"""The line that Snakemake prints when a job has finished."""
+"""Pattern of the line that Snakemake writes when a job of a rule has finished."""
 RULE = re.compile(r"(?:local)?rule (\w+):")
-"""The line that Snakemake prints when a job starts."""
+"""Pattern of the beginning of the line that Snakemake writes when a job of a rule starts."""
 FAILED = re.compile(r"Error in rule (\w+)")
-"""The line that Snakemake prints when a job has failed."""
+"""Pattern of the words that Snakemake writes when a job of a rule has failed."""
 REFUSED = re.compile(r"^\w+(Exception|Error)\b", flags=re.M)
-"""The first words of Snakemake's message when it starts no job at all."""
+"""Pattern of the first word of the message with which Snakemake ends before it has started a job."""
 LOCKED = re.compile(r"^LockException:", flags=re.M)
-"""The first word of Snakemake's message when another run has locked the folder."""
+"""Pattern of the first word of Snakemake's message when another run has locked the folder."""
 BAD_OPTION = re.compile(r"^\S+: error: (.+)$", flags=re.M)
-"""The line in which Snakemake rejects an option, after its list of all options."""
+"""Pattern of the line in which Snakemake rejects an option, after its list of all options."""
 MISSING_EXECUTOR = re.compile(r"--executor.*invalid choice: '(slurm|cluster-generic)'")
-"""The part of a line matched by BAD_OPTION that names an executor which is not installed, but which an extra
-installs."""
+"""Pattern of a rejected option --executor. It matches the name of an executor that is not installed, but that an extra
+of jointspace installs."""
 RUNS_NOTHING = re.compile(r"-[a-zA-Z]*n[a-zA-Z]*|--dry-?run|--unlock")
-"""Options of Snakemake with which it runs no job, also combined with other short options (-np)."""
+"""Pattern of the options with which Snakemake runs no job, alone or combined with other short options (-np)."""
 STATUS = re.compile(r"non-zero exit status (\d+)")
-"""The part of Snakemake's message that has the exit code of a failed job."""
+"""Pattern of the part of Snakemake's message that has the exit code of a failed job."""
 POLL_SECONDS = 0.2
 """Number of seconds between two reads of the file with Snakemake's output."""
 SHUTDOWN_SECONDS = 60
@@ -135,8 +136,8 @@ def migrate(
 
     With files: OLD has vectors of the old encoder (.npy, Parquet and other formats, or an index), and NEW has vectors
     of some of the same photos by the new encoder, paired by names or by order. The command prints how much recall is
-    kept. It writes a vector in the new space for each vector of OLD, which is mapped if NEW does not have it. It also
-    writes the map with which new queries search the old vectors.
+    kept. It writes a vector in the new space for each vector of OLD: the vector of NEW, or else the mapped vector. It
+    also writes the map with which new queries search the old vectors.
 
     With a run: OLD is the image encoder of the finished run, and NEW is its replacement in CONFIG. The command encodes
     a sample of the photos, fits a map from the features of OLD to the features of NEW, maps the features of the other
@@ -232,8 +233,9 @@ def run_workflow(
 
     `changes` override keys of the configuration. `further` are options and targets of Snakemake. If there are any, the
     output of Snakemake is shown in place of the results. With `as_json`, the results are always printed, as one JSON
-    object. Raises UsageError if the collection or an extra is missing, RunFailure if a job fails or the run is
-    interrupted, and RejectLimitError if the run is complete but `ingest` has left warnings.
+    object. Raises UsageError if the configuration is wrong, or if the collection or an extra is missing. Raises
+    RunFailure if a job fails or the run is interrupted, and RejectLimitError if the run is complete but `ingest` has
+    left warnings.
     """
     import yaml
 
@@ -291,9 +293,9 @@ def find_snakefile() -> Path:
 def _watch(words: list[str], log: Path, shown: bool) -> int:
     """Run Snakemake with its output in the file `log`, and return its exit code.
 
-    Shows the output if `shown` is true, and otherwise a progress bar. If this process is interrupted, it interrupts
-    Snakemake and waits until Snakemake has ended. Snakemake runs in a separate session, so that an interrupt from the
-    terminal does not also reach it directly.
+    Shows the output if `shown` is true, and otherwise a progress bar. If this process is interrupted, the function
+    interrupts Snakemake and waits until Snakemake has ended. Snakemake runs in a separate session, so that an interrupt
+    from the terminal does not also reach Snakemake directly.
     """
 
     def interrupt(number: int, frame: "FrameType | None") -> None:
@@ -323,8 +325,8 @@ def _watch(words: list[str], log: Path, shown: bool) -> int:
 class _Progress:
     """A progress bar of a run. A job counts as much as the median of the seconds that earlier jobs of its rule took.
 
-    The seconds are read from the folder `benchmarks`. If they are missing for a rule, all jobs count the same. If
-    `hidden` is true, nothing is shown.
+    The seconds are read from the folder `benchmarks`. If a rule of the run has no seconds there, all jobs count the
+    same. If `hidden` is true, nothing is shown.
     """
 
     def __init__(self, benchmarks: Path, hidden: bool) -> None:
@@ -378,8 +380,8 @@ def _follow(log: Path, process: "subprocess.Popen") -> "Iterator[str]":
 
 
 def _end(process: "subprocess.Popen", number: int) -> None:
-    """Send the signal `number` to a process and its children, and wait until the process has ended. Kill all of them if
-    it has not ended after SHUTDOWN_SECONDS, or if the user interrupts the waiting."""
+    """Send the signal `number` to a process and its children, and wait until the process has ended. Kill the process
+    and its children if the process has not ended after SHUTDOWN_SECONDS, or if the user interrupts the waiting."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, number)
         try:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pipeline.storage.verify import Examination, ImageTrace
 
 AUDIT = "audit"
-"""Name of the folder of a run that `jointspace audit` writes. No Snakemake rule writes it."""
+"""Name of the folder in a run that `jointspace audit` writes. No Snakemake rule writes this folder."""
 
 
 @click.command("verify")
@@ -118,7 +118,8 @@ def _set_former_apart(run: Run, found: "Examination") -> None:
     An artefact is one of an earlier configuration if it is missing or its inputs have changed, and if the configuration
     of the run does not name it. In a run of `apply`, the last condition does not apply, because `apply` makes missing
     artefacts again. Missing artefacts, and indexes, which can still be searched, are removed from `found.faults` but
-    not added to `found.former`. Raises JointspaceError if the configuration cannot be read.
+    not added to `found.former`. The findings of `audit` stay in `found.faults`. Raises JointspaceError if the
+    configuration cannot be read.
     """
     from pipeline.run.reading.application import RECORD
     from pipeline.storage.card import CARD
@@ -146,7 +147,8 @@ def _remedy(run: Run | None, folder: Path, targets: list[Path]) -> str:
 
     `targets` are paths relative to `folder`, the folder of the run. `run` is None if the run cannot be opened: the
     command then has CONFIG in place of the path of the configuration. Without targets, and for a run of `apply`, the
-    sentence says to copy the files again. It says to move a run that is no longer in the folder in which it was made.
+    sentence says to copy the files again. For a run that is no longer in the folder in which it was made, the sentence
+    says to move the run back.
     """
     from pipeline.run.reading.application import RECORD
 

@@ -115,8 +115,8 @@ def describe_run(run: Run, job: Job, systems: "Sequence[System]") -> dict[str, A
 
     `configuration` is the digest of the resolved configuration, `data` the digest of the images and captions, and
     `seeds` the seeds of each system. `commit` is the commit of the checkout, and `clean` says whether none of its
-    tracked files was changed. Both are None outside of a checkout. `seconds` is the sum of the wall seconds of all
-    jobs.
+    tracked files was changed. `commit` and `clean` are None outside of a checkout. `seconds` is the sum of the wall
+    seconds of all jobs.
     """
     from importlib.metadata import version
 

@@ -24,10 +24,10 @@ BLOCK_ROWS = 4096
 def read_study(run: Run) -> "Study":
     """Return the inputs of the study.
 
-    They are the stored moments of the training pairs, and of the pairs of images and weak texts for each of DOCUMENTS,
-    in both cases one sum for each fold. For dev (at most `study.fit.dev_images` images) and test, they are the image
-    features and the vectors of the captions. The values to try for each parameter come from the keys `study.fit` and
-    `transfer`, from the sections of the models, and from the weights of the text encoders.
+    For training, the inputs are the stored moments of the training pairs, and of the pairs of images and weak texts for
+    each of DOCUMENTS, in both cases one sum for each fold. For dev (at most `study.fit.dev_images` images) and test,
+    the inputs are the image features and the vectors of the captions. The values to try for each parameter come from
+    the keys `study.fit` and `transfer`, from the sections of the models, and from the weights of the text encoders.
     """
     from pipeline.config.registry import model_spec
     from pipeline.models.linear.sets import FoldedMoments
@@ -64,7 +64,8 @@ def read_study(run: Run) -> "Study":
 
 
 def study_keys(config: "Config") -> Mapping[str, Any]:
-    """Return the seeds, the sections and the weights of text encoders in the configuration that decide the numbers."""
+    """Return the values of the configuration that decide the numbers in the tables: the seed, the number of bootstrap
+    resamples, the weak texts of DOCUMENTS, sections, and the weights of text encoders."""
     from pipeline.config.registry import made_by
 
     fitted = [spec.key for spec in made_by("fit") if spec.section]
@@ -99,7 +100,7 @@ def study_reads(config: "Config", layout: Layout) -> Inputs:
     writes=lambda layout: layout.study,
 )
 def study(run: Run, job: Job) -> None:
-    """Fill the tables of Gong et al. Only numbers that are not there yet are measured."""
+    """Fill the tables of Gong et al. Only numbers that no earlier job has stored are measured."""
     from tqdm import tqdm
 
     from pipeline.config.registry import model_spec
@@ -167,8 +168,9 @@ def _find_examples(
     """Yield the examples of Figures 3 and 4 of Gong et al. 2014 for some test images.
 
     An example has the captions that two systems find in the first draw: the system that is trained on the target set
-    alone, and the SAE system with the best recalls on dev. It also has the nearest images of the target set and of the
-    auxiliary set with their texts. `table` is Table 5, and `measured` maps the label of each row to its first draw.
+    alone, and the SAE system with the best recalls on dev. An example also has the nearest images of the target set and
+    of the auxiliary set with their texts. `table` is Table 5, and `measured` maps the label of each row to its first
+    draw.
     """
     import numpy as np
     import pyarrow.compute as pc

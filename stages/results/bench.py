@@ -103,8 +103,8 @@ def command(
 
 def _read(run: Run, encoders: tuple[str, ...], text_encoders: tuple[str, ...]) -> "Bench":
     """Read the stored vectors of train, dev and test. Without names in `encoders`, all image encoders of the run are
-    read, and without names in `text_encoders`, all of its text encoders. If a text encoder has several weights, its
-    first is used.
+    read, and without names in `text_encoders`, all text encoders of the run. If a text encoder has several weights, the
+    first weight is used.
 
     Train has one row for each caption, with the features of its photo. Dev has the first caption of each photo, and
     test has all captions. Raises UsageError for an unknown encoder, and InputError if a split has no captions.

@@ -39,7 +39,7 @@ DESCRIBED_IMAGES = 256
 """Number of images or boxes whose captions are generated in one step."""
 MAX_SHOWN_IMAGES = 200
 """Maximum number of images or boxes on the page of generated captions. The files descriptions.json and descriptions.txt
-beside it list all of them."""
+beside the page list all images or boxes."""
 
 
 def _training_keys(config: "Config", generator: str) -> dict[str, object]:
@@ -137,8 +137,8 @@ def train_generator(run: StageRun, job: Job, generator: str) -> None:
 def _read_snippets(
     run: StageRun, settings: "RegionRecurrentSettings | RankedSnippetsSettings", people: "DescribedImages"
 ) -> "dict[str, TrainingPairs]":
-    """Return split -> pairs of regions and the snippets of captions that the model `settings.snippets` has aligned with
-    them."""
+    """Return split -> pairs of a region and a snippet of a caption that the model `settings.snippets` has aligned with
+    the region."""
     import numpy as np
 
     from pipeline.generate.snippets import Snippet, region_pairs
@@ -224,7 +224,7 @@ def _describe_reads(config: "Config", layout: Layout, generator: str, subject: s
     writes=lambda layout, *names: (layout.descriptions(*names), layout.description_page(*names)),
 )
 def describe(run: StageRun, job: Job, generator: str, subject: str) -> None:
-    """Generate captions for the images of a split or, for the subject SPLIT.boxes, for its labelled boxes."""
+    """Generate captions for the images of a split. For the subject SPLIT.boxes, describe the labelled boxes instead."""
     import numpy as np
     from tqdm import tqdm
 
@@ -388,8 +388,8 @@ def _read_box_texts(
 ) -> list[list[list[str]]]:
     """Return a list of reference texts for each box. `analyze` makes the list of words of each text.
 
-    They are the texts that people wrote for the box or, if the configuration names no file with such texts, noun
-    phrases of captions that name the box. A box can have none.
+    The reference texts are the texts that people wrote for the box or, if the configuration names no file with such
+    texts, noun phrases of captions that name the box. A box can have no reference text.
     """
     from pipeline.run.reading.regions import read_naming_phrases, read_region_texts
 
@@ -403,8 +403,8 @@ def _read_box_texts(
 def _list_sentences(
     run: Run, images: "Sequence[ShownImage]", people: "DescribedImages", split: str, analyze: Callable[[str], list[str]]
 ) -> list[list[list[str]]]:
-    """Return, for each of the `images` of a split, a list of the captions that people wrote for it. `analyze` makes the
-    list of words of each caption. An image without captions has an empty list."""
+    """Return, for each of the `images` of a split, a list of the captions that people wrote for the image. `analyze`
+    makes the list of words of each caption. An image without captions has an empty list."""
     owners = run.manifest.sentence_images
     by_image: dict[int, list[list[str]]] = {}
     for sentence_id, text in zip(people.pairs[split].names, people.texts[split], strict=True):

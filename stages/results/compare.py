@@ -87,8 +87,8 @@ def command(runs: tuple[Path, ...], output: Path, split: str, protocol: str) -> 
 
 
 def _learned_photos(run: Run) -> set[str]:
-    """Return the SHA-256 of each photo of the splits on which the models of the run are trained. Dev is one of these
-    splits if the run has a refit, and the splits of auxiliary.splits are if a model is trained on weak texts."""
+    """Return the SHA-256 of each photo of the splits on which the models of the run are trained. These splits are
+    train, dev if the run has a refit, and auxiliary.splits if a model is trained on weak texts."""
     import numpy as np
 
     config = run.config
@@ -104,9 +104,9 @@ def _learned_photos(run: Run) -> set[str]:
 def _read_figures(path: Path) -> "list[ComparedSystem]":
     """Read the systems of a CSV table of published results.
 
-    A cell is a recall in percent, or is empty or `-` if there is none, which becomes None. Raises InputError if the
-    file cannot be read, if the column `model` or all columns of recalls are missing, if a row has no name, or if a cell
-    is not a recall. The message about a row has its line number.
+    A cell is a recall in percent. A cell that is empty or `-` stands for an unknown recall, which becomes None. Raises
+    InputError if the file cannot be read, if the column `model` or all columns of recalls are missing, if a row has no
+    name, or if a cell is not a recall. The message about a row has its line number.
     """
     from pipeline.report.tables import HEADINGS, ComparedSystem
 

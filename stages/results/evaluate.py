@@ -130,7 +130,7 @@ def rank_sentences(run: StageRun, job: Job, generator: str, split: str, protocol
     """Measure the retrieval of a generator, which ranks captions by their perplexity given an image.
 
     The probability of each caption that PROTOCOL selects is computed for each image of SPLIT. If evaluate.prior_images
-    is not 0, it is divided by the mean probability of the caption over so many images of train.
+    is not 0, this probability is divided by the mean probability of the caption over this number of images of train.
     """
     import numpy as np
 

@@ -50,7 +50,7 @@ def command(
 
     A grade of at least 1 says that a photo is relevant to a query, and greater grades are better. The command searches
     each INDEX with each query. It prints the means of nDCG@10, MAP and recall over the queries with 95% intervals, and
-    compares all indexes with the first one. Needs the extra `judged`.
+    compares all indexes with the first INDEX. Needs the extra `judged`.
     """
     import numpy as np
 
@@ -99,8 +99,8 @@ def _measure_index(
 ) -> "dict[str, np.ndarray]":
     """Measure the results of an index for some queries. Returns measure -> values (q,), in the order of `topics`.
 
-    `topics` maps the id of each query to its text, and `qrels` has judgements for all of them. `match_text` says
-    whether the words of a query are also searched as text. A judged photo that is not in the index counts as not
+    `topics` maps the id of each query to its text, and `qrels` has judgements for all of these queries. `match_text`
+    says whether the words of a query are also searched as text. A judged photo that is not in the index counts as not
     found, and a query that the index cannot answer has no results. Both cause a warning.
 
     Raises InputError if the index has none of the judged photos, or if a photo has two grades for a query under

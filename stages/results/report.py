@@ -42,7 +42,7 @@ def _reads(config: "Config", layout: Layout) -> Inputs:
 
 def _may_read(config: "Config", layout: Layout) -> Inputs:
     """Return the inputs that the report uses only if they exist: image features, the findings of `audit` if they are
-    up to date, and the decisions about them."""
+    up to date, and the decisions about findings that `serve --review` has stored."""
     features = feature_shards([encoder.name for encoder in config.encoders], layout)
     return {
         "features": {name: shards for name, shards in features.items() if shards.folder.is_dir()},

@@ -152,8 +152,8 @@ def test_refused(name: str) -> None:
 
 
 def decode_within(megabytes_and_data: tuple[int, bytes]) -> tuple[int, int]:
-    """Decode a photo while this process may use only this number of MiB beyond its present memory. Return the size of
-    the photo."""
+    """Decode a photo while this process may use only a certain number of MiB beyond its present memory. Return the size
+    of the photo. The argument has this number and the bytes of the photo."""
     megabytes, data = megabytes_and_data
     before = resource.getrlimit(resource.RLIMIT_AS)
     decode(JPEG, LIMITS)  # The first call imports the modules for decoding.
@@ -223,7 +223,7 @@ def test_reading_a_hostile_header_ends_within_a_second_of_its_limit() -> None:
     """Checks that `check_header` refuses a PNG with more than 4 profiles, and a JPEG with 40 MB of fill bytes before a
     marker.
 
-    Pillow reads fill bytes singly, and would need about 10 seconds for them.
+    Pillow reads fill bytes singly, and would need about 10 seconds for this JPEG.
     """
     profile = chunk(b"iCCP", b"a\0\0" + zlib.compress(bytes(1000)))
     at = PNG.index(b"IDAT") - 4
@@ -263,8 +263,9 @@ def test_a_jpeg_that_is_far_too_large_is_decoded_smaller_and_looks_the_same() ->
 
 @pytest.mark.parametrize("size", [(1023, 1537), (257, 3000), (90, 70)])
 def test_one_decoding_gives_images_of_several_sizes(size: tuple[int, int]) -> None:
-    """Each image of `decode_each` has the size that a separate `decode` gives. The largest image is identical to the
-    image of the separate decoding, and smaller images look alike. A PNG is decoded in full size for all sides."""
+    """Checks that each image of `decode_each`, which gets several sides, has the size of the image that `decode` gives
+    for the same side. The image for the largest side is identical to the image of `decode`, and the other images are
+    similar. A PNG is decoded in full size."""
     smooth = Image.fromarray(PIXELS[:9, :9]).resize(size, Image.Resampling.BICUBIC)
     data = encoded(smooth, "JPEG", quality=95)
     sides = [20, 448, 120, None, 224]
@@ -371,7 +372,7 @@ def test_decoding_a_jpeg_with_a_small_fault_writes_nothing_to_stderr(capfd: pyte
     data = encoded(PHOTOGRAPH, "JPEG", quality=95)
     faulty = data[: len(data) // 2] + b"\xff\xd0" + data[len(data) // 2 :]
     decode_pixels(faulty, LIMITS, [None])
-    assert "Corrupt JPEG data" in capfd.readouterr().err  # In this process, libjpeg writes a line.
+    assert "Corrupt JPEG data" in capfd.readouterr().err  # in this process, libjpeg writes a line
     assert list(isolated_map(decode_and_write, [faulty, data], 1)) == [(40, 60, 3)] * 2
     assert capfd.readouterr().err == "decoded\n" * 2
 
@@ -404,9 +405,9 @@ def test_a_photo_is_turned_upright_by_its_exif_orientation() -> None:
 
 
 def test_a_photo_is_turned_upright_although_pillow_cannot_write_its_exif_again() -> None:
-    """The camera's name is a number, and is written as text only. The stored size is the size of the decoded photo."""
-    # The EXIF data has the orientation, and the tag Model with a value of the type double, which is stored after the
-    # entries.
+    """Checks a photo whose EXIF data has a number as the name of the camera. Pillow reads this number, but cannot write
+    it again. The size that `inspect` returns is the size of the decoded photo."""
+    # The tag Model with one value of the type double, which is stored after the entries, and the orientation.
     model = struct.pack("<HHII", 0x0110, 12, 1, 38)
     entry = struct.pack("<HHIHH", 0x0112, 3, 1, 6, 0)
     data = b"Exif\0\0II*\0" + struct.pack("<IH", 8, 2) + model + entry + struct.pack("<Id", 0, 1e300)
@@ -418,7 +419,7 @@ def test_a_photo_is_turned_upright_although_pillow_cannot_write_its_exif_again()
 
 
 def test_an_orientation_that_is_stored_as_a_float_turns_a_photo() -> None:
-    """The stored size, which `inspect` takes from the header, is the size of the decoded photo."""
+    """Checks the decoded photo, and that the size that `inspect` reads in the header is the size of this photo."""
     orientation = struct.pack("<HHII", 0x0112, 12, 1, 26) + struct.pack("<Id", 0, 6.0)
     photo = encoded(PHOTOGRAPH, "JPEG", exif=b"Exif\0\0II*\0" + struct.pack("<IH", 8, 1) + orientation, quality=95)
     upright = decode(encoded(PHOTOGRAPH, "JPEG", quality=95), LIMITS).rotate(-90, expand=True)

@@ -62,7 +62,7 @@ def make_detector(weights: Path, image: np.ndarray) -> FasterRCNN:
 def rounded_products(network: nn.Module, bits: int) -> Iterator[None]:
     """Make the network round the factors of its products within the block, so that their mantissas have `bits` bits.
 
-    The factors are the inputs and weights of convolutions and linear layers. They are rounded to nearest, ties to even.
+    The factors are the inputs and weights of convolutions and linear layers. Rounding is to nearest, ties to even.
     """
 
     def rounded(values: torch.Tensor) -> torch.Tensor:

@@ -22,7 +22,10 @@ from stages.results.compare import _learned_photos, _read_figures, command
 
 
 def system(name: str, better: int, photos: list[str], seed: int = 0):
-    """Make a system in which the first `better` of the photos have rank 1, and the others have random ranks."""
+    """Make a system in which photos with a number below `better` have rank 1, and other photos have random ranks.
+
+    `photos` are n names of photos: the numbers from 0 to n - 1 in any order.
+    """
     rng = np.random.default_rng(seed)
     n = len(photos)
     order = [int(photo) for photo in photos]

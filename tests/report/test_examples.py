@@ -28,7 +28,7 @@ def gallery(run: Path) -> SplitGallery:
 
 
 def rolled(gallery: SplitGallery, shift: int) -> SplitGallery:
-    """Return a copy of the gallery whose image vectors are moved down by `shift` rows."""
+    """Return a copy of the gallery whose image vectors are moved down by `shift` rows, and the last rows to the top."""
     moved = copy(gallery)
     moved.image_vectors = np.roll(gallery.image_vectors, shift, axis=0)
     return moved
@@ -59,7 +59,7 @@ def test_a_right_answer_with_a_high_rank_is_shown_last(gallery: SplitGallery) ->
 
 @pytest.mark.parametrize("shift", [0, 3])
 def test_failures_have_the_highest_ranks_and_successes_the_lowest(shift: int, gallery: SplitGallery) -> None:
-    """No two failures belong to the same image, and no two successes."""
+    """Checks the ranks, and that all failures, and all successes, are captions of different images."""
     gallery = rolled(gallery, shift)
     scores = gallery.sentence_vectors @ gallery.image_vectors.T
     examples = gallery.examples()

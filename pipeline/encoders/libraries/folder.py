@@ -30,24 +30,28 @@ MAX_CONFIG_BYTES = 1 << 22
 """Largest size of a configuration in bytes. A folder with a larger configuration is refused."""
 
 TOKENIZER_FILES = ("tokenizer.json", "vocab.json", "vocab.txt", "merges.txt", "added_tokens.json")
-"""Names of tokenizers and vocabularies. All other JSON files are configurations."""
+"""Names of the files that have tokenizers and vocabularies. All other JSON files are configurations."""
 
 ELSEWHERE = re.compile(r"(local-dir|hf-hub|hf_hub|file|https?):|timm_", re.IGNORECASE)
-"""Beginnings of the names of networks in a folder, on a hub, or of another library."""
+"""Pattern of the beginning of a text in a configuration that names a network in a folder, on a hub, or of another
+library."""
 IGNORED = re.compile(r"[\0- ]")
-"""Characters that a parser of URLs ignores before or in a name that ELSEWHERE matches, as in older versions of timm."""
+"""Pattern of control characters and the space, which a parser of URLs, as in older versions of timm, ignores in a name.
+These characters are removed from a text before ELSEWHERE is compared with the text."""
 
 REFUSED_KEYS = frozenset((
     "auto_map", "backbone", "backbone_config", "hf_model_name", "quantization_config", "timm_model_pretrained",
     "use_timm_backbone", "bpe_path", "base_model_name_or_path", "peft_type",
 ))  # fmt: skip
-"""Keys that name code or another network, which the library would load."""
+"""Keys that name code or another network, which the library would load. A configuration with a value for such a key is
+refused, unless the value is empty, zero or false."""
 
 LOADER_KEYS = frozenset((
     "transformers_weights", "tokenizer_file", "fast_tokenizer_files", "tokenizer_name_or_path", "tokenizer_args",
     "processor_kwargs", "config_args", "config_kwargs", "model_kwargs",
 ))  # fmt: skip
-"""Keys by which the loader of a library reads files of other folders, or runs other code."""
+"""Keys by which the loader of a library reads files of other folders, or runs other code. A configuration with a value
+for such a key is refused, unless the value is empty, zero or false."""
 
 ATTENTION = re.compile(r"_?attn_implementation(_internal)?")
 """Keys that name an implementation of attention."""
@@ -55,7 +59,7 @@ KNOWN_ATTENTION = (None, "eager", "sdpa")
 """Implementations of attention that need no kernels from a hub."""
 
 LAYERS = re.compile("layers|depth|blocks|heads|experts|stages")
-"""Parts of keys that name a number of layers or of parts of a layer."""
+"""Pattern of the words in keys whose value is a number of layers, or of components of a layer, such as heads."""
 MAX_LAYERS = 1 << 10
 """Largest value of a key that LAYERS matches. A configuration with a larger value is refused."""
 MAX_WIDTH = 1 << 24
@@ -68,8 +72,8 @@ MAX_QUOTED_CHARACTERS = 80
 def check_folder(files: LibraryFiles) -> Path:
     """Check the folder of a stored encoder, and return it. Raises ValueError for the first fault.
 
-    The folder must have exactly the files that the commit record lists. They must be regular files of known kinds and
-    of limited size, and not links. `require_plain_config` checks the configurations.
+    The folder must have exactly the files that the commit record lists. Each must be a regular file of a known kind,
+    and not a link. The size of text files is limited. `require_plain_config` checks the configurations.
     """
     if files.folder.is_symlink():
         raise ValueError("its folder is a link, which is not followed")

@@ -45,7 +45,7 @@ class FetchedImages(NamedTuple):
     """A network for images that was fetched from a library.
 
     `body` is the network, and `weights` is the origin of its weights. `preprocessing` has the fields of `Preprocessing`
-    that the model states, by name. Fields that it does not state must be set in the entry.
+    that the model states, by name. Fields that the model does not state must be set in the entry.
     """
 
     body: nn.Module
@@ -87,8 +87,8 @@ class LibraryImages(ModuleEncoder):
     def prepare(cls, entry: "LibraryImagesEntry", material: EncoderMaterial) -> "LibraryImages":
         """Make the encoder of an entry.
 
-        Raises InputError if its network cannot be fetched or does not return vectors, and UsageError if a library is
-        not installed.
+        Raises InputError if the network cannot be fetched, if its preprocessing is not known, or if the network does
+        not return finite vectors. Raises UsageError if a library is not installed.
         """
         with fetching(entry.name, entry.architecture, cls.kind):
             fetched = cls.fetch(entry, material)
@@ -136,10 +136,10 @@ class LibraryTexts(TextEncoder):
         weights: dict[str, str | int],
         repository: str | Path,
     ) -> "LibraryTexts":
-        """Get the model of an entry, the LibraryTextsEntry of the kind.
+        """Get the model that `entry` names, and return an encoder with this model.
 
-        `repository` is a folder of the user, or the name of a model on the hub. Details of the origin of the weights
-        are added to `weights`.
+        `entry` is the LibraryTextsEntry of the kind. `repository` is a folder of the user, or the name of a model on
+        the hub. `weights` is the origin of the weights, to which further details, such as a commit, are added in place.
         """
 
     @classmethod
@@ -158,8 +158,8 @@ class LibraryTexts(TextEncoder):
     def prepare(cls, entry: "LibraryTextsEntry", material: EncoderMaterial) -> "LibraryTexts":
         """Make the encoder of an entry.
 
-        Raises InputError if its network cannot be fetched, or if it returns vectors that are not finite. Raises
-        UsageError if a library is not installed.
+        Raises InputError if the network cannot be fetched, or if the network returns vectors that are not finite.
+        Raises UsageError if a library is not installed.
         """
         folder, weights = user_folder(entry, material)
         with fetching(entry.name, entry.architecture, cls.kind):

@@ -160,7 +160,7 @@ class OpenClipTexts(LibraryTexts):
 
 
 def require_tag(architecture: str, tag: str | None) -> None:
-    """Raise ValueError, with the known tags of pretrained weights, if `tag` is None."""
+    """Raise ValueError, with the known tags of pretrained weights for the `architecture`, if `tag` is None."""
     if tag is None:
         tags = ", ".join(open_clip.list_pretrained_tags_by_model(architecture)) or "none"
         raise ValueError(f"set the key weights to one of its pretrained weights: {tags}")

@@ -104,7 +104,7 @@ class SentenceTransformersTexts(LibraryTexts):
 
 
 def keep_layers(network: nn.Module, count: int) -> None:
-    """Remove all layers of a transformer after the first `count`. With 0, only its embeddings are left.
+    """Remove all layers of a transformer after the first `count`. With 0, only the embeddings are left.
 
     Raises ValueError if the transformer has fewer layers, or if its layers cannot be found.
     """
@@ -120,7 +120,7 @@ def keep_layers(network: nn.Module, count: int) -> None:
 
 
 def open_model(repository: str | Path, local_files_only: bool = False) -> SentenceTransformer:
-    """Open the model in the folder `repository`, or of this name on the hub.
+    """Open the model in the folder `repository`, or the model with this name on the hub.
 
     The model computes in float32 on the CPU. Only safetensors are read, and no code of the hub is run. With
     `local_files_only`, nothing is downloaded. The exceptions of the library and of the hub are not converted here.
@@ -134,8 +134,8 @@ def open_model(repository: str | Path, local_files_only: bool = False) -> Senten
 def check_modules(folder: Path) -> None:
     """Check the modules that a stored model names.
 
-    Raises ValueError if `modules.json` is not a list of mappings, if it names an unknown class or a path to another
-    folder, if a module has `model_args`, or if a dense layer has an unknown activation.
+    Raises ValueError if `modules.json` is not a list of mappings, if this file names an unknown class or a path to
+    another folder, if a module has `model_args`, or if a dense layer has an unknown activation.
     """
     modules = read_config(folder, "modules.json")
     if not isinstance(modules, list):

@@ -23,12 +23,12 @@ WEIGHTS = "model.safetensors"
 class InnerLayer(nn.Module):
     """The network `whole` up to the module with the name `layer`.
 
-    It maps images (n, 3, side, side) to the output of this module: activation maps (n, channels, height, width) or
-    vectors (n, dim). If the module returns tokens (n, tokens, dim), they are averaged.
+    This part maps images (n, 3, side, side) to the output of `layer`: activation maps (n, channels, height, width) or
+    vectors (n, dim). If `layer` returns tokens (n, tokens, dim), the vector is the mean of the tokens.
     """
 
     def __init__(self, whole: nn.Module, layer: str) -> None:
-        """Cut the network. Raises ValueError if it has no such layer, or if its operations cannot be traced."""
+        """Cut the network. Raises ValueError if the network has no such layer, or if an operation cannot be traced."""
         super().__init__()
         self.whole = whole
         # Swin transformers, for example, return maps with the channels last.

@@ -1,7 +1,7 @@
-"""Image encoders and text encoders that are models of transformers: CLIP, SigLIP, DINOv2, ViT, ConvNeXt, BERT, ...
+"""Image encoders and text encoders that are models of the library transformers, such as CLIP, SigLIP, DINOv2 and BERT.
 
-`save_pretrained` of the library writes their files. A dual encoder, such as CLIP, has an image side and a text side, of
-which only the side that the encoder uses is saved.
+The method `save_pretrained` of the library writes the files of a model. A dual encoder, such as CLIP, has an image side
+and a text side, of which only the side that the encoder uses is saved.
 """
 
 import inspect
@@ -38,7 +38,8 @@ IMAGE_PARTS = ("vision_", "visual_", "image_")
 """Prefixes of the names of the parts of a dual encoder that only its image side uses."""
 
 MIN_SIZE_WITHOUT_CROP = 384
-"""Size in pixels from which ConvNeXt's image processor resizes the whole image. Below this size it crops the centre."""
+"""Side in pixels from which ConvNeXt's preprocessing resizes the whole image. With a smaller side, the preprocessing
+crops the centre."""
 
 PROBE_WIDTH = 400
 PROBE_HEIGHT = 300
@@ -61,10 +62,11 @@ WITHOUT_PUNCTUATION = str.maketrans("_", " ", string.punctuation.replace("_", ""
 
 
 class ImageFeatures(nn.Module):
-    """Image side of a transformers model: pixels (n, 3, side, side) to features (n, dim).
+    """Image side of a model of transformers, which maps normalised images (n, 3, side, side) to features (n, dim).
 
-    The features are the projected image embedding of a dual encoder (CLIP, SigLIP). For an image-only model, they are
-    its pooled output, or the hidden state of the first token if the model has no pooling layer (`pooled` is false).
+    The features are the projected image embedding of a dual encoder (CLIP, SigLIP). For an image-only model, the
+    features are the pooled output or, if the model has no pooling layer (`pooled` is false), the hidden state of the
+    first token.
     """
 
     model: transformers.PreTrainedModel
@@ -117,10 +119,11 @@ class TransformersImages(LibraryImages):
 
 
 class TextFeatures(nn.Module):
-    """Text side of a transformers model: ids and mask (n, t) to vectors (n, dim).
+    """Text side of a model of transformers, which maps token ids (n, t) and a mask (n, t) to vectors (n, dim).
 
-    A vector is the projected text embedding of a dual encoder. For a text-only model, it is the mean of the last hidden
-    states of all tokens of a text, without padding. `masked` says whether the model takes the mask as an argument.
+    A vector is the projected text embedding of a dual encoder. For a text-only model, a vector is the mean of the last
+    hidden states of all tokens of a text, without padding. `masked` says whether the model takes the mask as an
+    argument.
     """
 
     model: transformers.PreTrainedModel
@@ -210,7 +213,7 @@ def max_length(model: transformers.PreTrainedModel, tokenizer: transformers.PreT
 
 
 def canonical(text: str) -> str:
-    """Clean a text like the processor of SigLIP: lower case, no ASCII punctuation, one space between words."""
+    """Clean a text as it was cleaned for training SigLIP: lower case, no ASCII punctuation, one space between words."""
     return " ".join(text.translate(WITHOUT_PUNCTUATION).lower().split())
 
 
