@@ -40,12 +40,12 @@ CPU_BATCH_IMAGES = 32
 """Number of images in one forward pass on a CPU, unless the configuration sets another number."""
 GPU_BATCH_IMAGES = 256
 """Number of images in one forward pass on a GPU, unless the configuration sets another number. For encoders that take
-pixels, `grow_batch` may increase it."""
+pixels, `grow_batch` may increase this number."""
 MAX_BATCH_IMAGES = 2048
 """Largest number of images in one forward pass on a GPU that `grow_batch` tries during the extraction of features."""
 MIN_SPEEDUP = 1.05
-"""Smallest speed-up with which `grow_batch` accepts a doubled batch: its number of rows per second, divided by the
-number of rows per second of the batch before."""
+"""Smallest speed-up with which `grow_batch` accepts a doubled batch. The speed-up is the number of rows per second with
+the doubled batch, divided by the number of rows per second with the batch before."""
 MIN_COSINE = 0.999
 """Minimum cosine between an image's features from a larger batch and from the first, smallest batch. If one image has a
 smaller cosine, `grow_batch` does not use the larger batch."""
@@ -253,10 +253,10 @@ def grow_batch(describe: "Callable[[int], np.ndarray]", size: int, most: int) ->
     """Double the batch `size` while this makes the GPU faster, up to `most` rows, and return the final size.
 
     A doubled batch is accepted if it fits in the GPU's memory, if it computes at least MIN_SPEEDUP times as many rows
-    per second as the batch before, and if no features change (see MIN_COSINE). `describe(n)` returns the features (n,
-    dim) of a batch of n rows. Row i must be the same in all batches, and must equal row i modulo `size`, because all
-    features are compared with the features of the first batch. Each size is computed twice, and only the second call is
-    timed, because kernels are chosen in the first call.
+    per second as the batch before, and if no features change (see MIN_COSINE). `describe(n)` computes the features (n,
+    dim) of a batch of n rows. All batches must consist of the first `size` rows, repeated as often as needed, because
+    all features are compared with the features of the first batch. Each size is computed twice, and only the second
+    call is timed, because kernels are chosen in the first call.
     """
     import numpy as np
     import torch

@@ -22,7 +22,8 @@ FLOAT16_VALUES = 1 << 16
 
 
 def to_float32(block: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
-    """Return a float32 copy of `block` (any shape, float16 or float32). If `out` is given, it becomes the copy.
+    """Return a float32 copy of `block` (any shape, float16 or float32). The copy is written into `out` if `out` is
+    given.
 
     The conversion is exact. A float16 block is converted by torch, which is fastest, if torch is loaded already or if
     the block has at least MIN_ELEMENTS_FOR_TORCH elements. Otherwise a float16 block of more than FLOAT16_VALUES

@@ -39,8 +39,10 @@ class Ragged:
         return runs(np.zeros(len(self), np.int64), self.lengths)
 
     def positions(self, rows: np.ndarray) -> np.ndarray:
-        """Return where the columns have the values of the rows with the numbers `rows` (k,): the positions of all these
-        values, one row after another, as (total,)."""
+        """Return the positions that the values of some rows have in the columns, one row after another, as (total,).
+
+        `rows` (k,) has the numbers of these rows.
+        """
         return runs(self.offsets[:-1][rows], self.lengths[rows])
 
     def take(self, rows: np.ndarray) -> Self:

@@ -2,9 +2,9 @@
 
 OpenBLAS uses Haswell kernels on AVX-512 CPUs that it does not recognise. In a measurement, the choice of a core type
 with AVX-512 made single-precision products 1.9 times faster. The threads of OpenMP and OpenBLAS wait for each other in
-a busy loop, which takes CPU time from the thread that they wait for, or from the next sparse product. The settings let
-them sleep instead. The settings are environment variables, which the libraries read when they are loaded. Therefore
-this module must not import a numeric library.
+a busy loop. This loop takes CPU time from the threads that still compute, or from the next sparse product. The settings
+let waiting threads sleep instead. The settings are environment variables, which the libraries read when they are
+loaded. Therefore this module must not import a numeric library.
 
 The GNU C library returns large freed blocks of memory to the system, and the system fills each new block with zeros.
 That takes half the time of a network's forward pass. The process therefore keeps freed blocks.

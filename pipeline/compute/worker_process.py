@@ -58,9 +58,8 @@ def processor_limit(seconds: float, excess: str) -> Iterator[None]:
     """Limit the CPU time of the `with` block to `seconds`. A worker process that needs more time in the block is ended.
 
     The outcome of its item is then a Failure with the reason `excess`. Only the end of a process can interrupt a
-    decoder, so the block is not limited outside worker processes. If `seconds` is infinite, it is not limited either.
-    CPU time is limited instead of elapsed time, so that an image is not rejected because of a busy machine or a slow
-    disk.
+    decoder, so the time is limited only in worker processes. An infinite number of `seconds` means no limit. CPU time
+    is limited instead of elapsed time, so that an image is not rejected because of a busy machine or a slow disk.
     """
     if _parent is None or seconds == float("inf"):
         yield

@@ -74,8 +74,11 @@ Made = TypeVar("Made", Artefact, Shards)
 
 @dataclass(frozen=True)
 class Line(Generic[Made]):
-    """An entry of the layout whose `pattern` is a fixed path below the folder of the run. As an attribute of a Layout,
-    it is the artefact that `make(root, pattern)` returns, where `root` is the folder of the run."""
+    """An entry of the layout for one artefact, whose `pattern` is a fixed path below the folder of the run.
+
+    An entry is declared as an attribute of the class Layout. In an object of this class, the attribute is the artefact
+    that `make(root, pattern)` returns. `root` is the folder of the run.
+    """
 
     pattern: str
     make: Callable[[Path, str], Made]
@@ -86,9 +89,13 @@ class Line(Generic[Made]):
 
 @dataclass(frozen=True)
 class NamedLine(Generic[Made]):
-    """An entry of the layout whose `pattern` is a path with {names} in braces. As an attribute of a Layout, it is a
-    method that takes a value for each of these names, such as a model, in the order of the names in the pattern. The
-    method returns the artefact that `make(root, path)` returns for the completed path."""
+    """An entry of the layout for artefacts of one kind, whose `pattern` is a path with {names} in braces.
+
+    An entry is declared as an attribute of the class Layout. In an object of this class, the attribute is a method. The
+    method takes a value for each name, such as the name of a model, in the order of the names in the pattern. It
+    returns the artefact that `make(root, path)` returns. `root` is the folder of the run, and `path` is the completed
+    pattern.
+    """
 
     pattern: str
     make: Callable[[Path, str], Made]
@@ -113,8 +120,9 @@ def shards(pattern: str, chunked: bool = False) -> NamedLine[Shards]:
 def artefact(pattern: str, commit: str = "", path: str = "", key: str = "") -> Line[Artefact]:
     """Declare an artefact at `pattern` + `path`, with its commit record at `pattern` + `commit`.
 
-    The commit record is the file itself, a file in the folder, or a file next to the file. If `key` is given, readers
-    of the artefact depend only on the value under this key in the commit record.
+    The commit record is the file of the artefact itself, another file in the folder of the artefact, or a file next to
+    the artefact. If `key` is given, readers of the artefact depend only on the value under this key in the commit
+    record.
     """
     return Line(pattern, lambda root, name: Artefact(name, root / f"{name}{path}", root / f"{name}{commit}", key))
 
@@ -126,7 +134,8 @@ def artefacts(pattern: str, commit: str = "", path: str = "") -> NamedLine[Artef
 
 
 def _permit_all(made: Artefact | Shards) -> None:
-    """Permit every artefact. This is `require` in the layout of commands, which have no declared inputs."""
+    """Permit every artefact. A layout calls this function as `require` if it belongs to a command, which has no
+    declared inputs."""
 
 
 @dataclass(frozen=True)
@@ -156,10 +165,11 @@ class Layout:
 
     encoder = artefacts("encoders/{encoder}", "/model.json")
     any_encoder = artefacts("{encoder}", "/model.json")
-    """An encoder by the path of its folder: `encoders/NAME` for images, `text/encoders/NAME` for texts."""
-    any_vectors = shards("{encoder}")
-    """The output vectors of an encoder by the path of their folder: `features/NAME` for images, `text/NAME` for
+    """An encoder. The argument is the path of its folder: `encoders/NAME` for images, `text/encoders/NAME` for
     texts."""
+    any_vectors = shards("{encoder}")
+    """The output vectors of an encoder. The argument is the path of their folder: `features/NAME` for images,
+    `text/NAME` for texts."""
     feature_map = artefacts("encoders/{encoder}/map", ".json", ".safetensors")
     """The linear map from another encoder's features to the features of this encoder."""
     features = shards("features/{encoder}")
@@ -175,7 +185,8 @@ class Layout:
     word_vectors = artefact("text/word-vectors", ".json", ".safetensors")
     parser = artefact("parser", "/pipeline.json")
     sentences = shards("text/{form}")
-    """The sentences in the form `tokens` or `trees`, or their vectors by the text encoder whose name `form` is."""
+    """The sentences as `tokens` or `trees`, or the vectors that a text encoder made from them. `form` is `tokens`,
+    `trees` or the name of the text encoder."""
     parses = Line("text/parses", lambda root, name: Shards(name, root / name, ".conllu"))
     documents = shards("text/documents/{documents}/{encoder}")
     """The vectors that a text encoder made from weak texts (title, tags, description)."""
@@ -236,9 +247,10 @@ class Layout:
 
     @property
     def removed(self) -> list[Path]:
-        """The paths of the lists of photos that `remove` has removed from the run's indexes, without their additions.
+        """The paths of the lists of photos that were removed from the run's indexes by the command `remove`.
 
-        Raises IntegrityError if a list, or a folder on the way to it, is a symbolic link.
+        The lists of the additions to the indexes are not included. Raises IntegrityError if a list, or a folder on the
+        way to it, is a symbolic link.
         """
         lists = sorted(path for depth in ("*", "*/*") for path in self.root.glob(f"index/{depth}/removed.txt"))
         for path in lists:

@@ -131,7 +131,8 @@ class OpenStage:
             yield self._waiting.popleft()
 
     def _missing(self, numbers: Iterable[int], opened: Callable[[], None]) -> Iterator[ShardJob]:
-        """Yield the jobs of the missing shards among `numbers`, or of all of them if the task makes shards anew.
+        """Yield the jobs of the missing shards among `numbers`. If the task makes shards anew, yield the jobs of all
+        `numbers`.
 
         `opened` is called before the first job is yielded, or at the end if there is no job.
         """

@@ -86,9 +86,10 @@ class PreprocessingCard(CardPart):
 
 
 class EncoderCard(CardPart):
-    """The settings of an image encoder: the keys that the report shows, and the keys that are sizes.
+    """The settings of an image encoder whose form the card checks.
 
-    The encoder itself checks its other settings when it is loaded.
+    The report shows `architecture`, `layer` and `weights`. The `preprocessing` has the sizes of resized images, which
+    must not be too large. The encoder itself checks its other settings when it is loaded.
     """
 
     architecture: str

@@ -45,10 +45,10 @@ def write_embeddings(
 ) -> Commit:
     """Write the vectors of one shard with their commit record, and return the record.
 
-    `sides` has the vectors of the `images` and of the `sentences` of the shard, and `ids` has the ids (n,) and (m,) of
-    both under the same keys. `rule` scores the items of a multi-vector model and is None for other models. `details`
-    are noted in the record, and must have the keys `model`, `registered`, `metric` and `made_of`, which Embeddings
-    reads.
+    `sides` has the vectors of the shard's images and captions under the keys `images` and `sentences`. `ids` has their
+    ids (n,) and (m,) under the same keys. `rule` scores the items of a multi-vector model and is None for other models.
+    `details` are noted in the record, and must have the keys `model`, `registered`, `metric` and `made_of`, which
+    Embeddings reads.
     """
     arrays: dict[str, np.ndarray] = {}
     for name, one in SIDES.items():

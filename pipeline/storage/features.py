@@ -29,8 +29,9 @@ class UnfinishedShard:
     """A feature shard that is being computed. Its parts of `part_rows` images each are stored in `<path>.parts`.
 
     `image_id` (n,) are the images of the shard. Parts that an earlier process stored with the same provenance and rows
-    are used again. `missing` lists the rows of the other parts. If there are no others, it lists the last part, which
-    is then computed again. The last missing part is not stored separately but goes directly into the published shard.
+    are used again. `missing` lists the row ranges of all other parts. If all parts are stored, `missing` lists the last
+    part, which is then computed again. The last missing part is not stored separately but goes directly into the
+    published shard.
     """
 
     def __init__(self, path: Path, provenance: Provenance, image_id: np.ndarray, part_rows: int) -> None:

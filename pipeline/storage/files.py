@@ -31,17 +31,18 @@ REASONS = {
     errno.ENOTDIR: "a file is where a folder should be). Move that file away.",
     errno.ELOOP: "its symbolic links form a circle). Remove the link.",
 }
-"""The text after `Cannot read PATH (` in messages, with the reason and a first remedy, by error number."""
+"""Error number -> the end of a message that begins with `Cannot read PATH (`. It has the reason of the error and what
+the user should do first."""
 DRIVE = re.compile(r"[A-Za-z]:")
 """Pattern of a drive of Windows, such as `C:`, at the beginning of a name."""
 UNPLAIN = re.compile(r"[\\\0]|^(?:/|[A-Za-z]:|$)|(?:^|/)\.\.(?:/|$)", re.ASCII)
-"""Pattern that is found in the names by which an index must not refer to a photo, and in no other names: an empty or
-absolute name, and a name with a backslash, a character of value 0, the part `..`, or a drive of Windows at its
-beginning."""
+"""Pattern of the names by which an index must not refer to a photo. `UNPLAIN.search(name)` finds the pattern in an
+empty or absolute name, and in a name with a backslash, a character of value 0, the part `..`, or a drive of Windows at
+its beginning. It finds nothing in any other name."""
 UNPLAIN_LINE = re.compile(UNPLAIN.pattern, re.ASCII | re.MULTILINE)
-"""Pattern for many names that are joined by line breaks, which finds the names that UNPLAIN refuses in one search. If
-it is not found in the joined text, UNPLAIN refuses none of the names. It may also be found in a name that UNPLAIN
-accepts, if the name contains a line break."""
+"""Pattern with which one search examines many names that are joined by line breaks. If the search finds nothing,
+UNPLAIN refuses none of the names. If it finds something, UNPLAIN may still accept all names, because a name may contain
+a line break."""
 GET_AGAIN = "Copy the file that contains this name again from its source."
 NO_LINK = "Replace the link by the file or folder itself."
 MAX_NAME_CHARACTERS = 120
@@ -213,7 +214,7 @@ def plain(name: object, source: Path | str) -> str:
 
 
 def name_fault(name: str, listed: bool = False) -> str | None:
-    """Return why an index must not contain `name`, or None if it may.
+    """Return the reason why an index must not contain `name`, or None if an index may contain it.
 
     `name` is the relative path of a photo, or of a member of a tar shard. The result consists of a few words that name
     the fault, a colon, and sentences without the last full stop. `listed` says whether the name comes from a list of

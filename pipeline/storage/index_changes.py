@@ -36,8 +36,8 @@ DIGEST = re.compile(r"(.*?)(?:\t([0-9a-f]{64}))?", re.DOTALL)
 """Pattern of a line in the list of removed photos: the name of the photo, a tab, and its sha256, by which `add`
 recognises the photo in another folder. Earlier versions did not write the sha256."""
 KEY_COLUMNS = {"images": ("path", "sha256"), "sentences": ("text",)}
-"""The columns in which a row of an index must equal the row of the manifest with the same id. They are null in a row
-that was removed from the index."""
+"""The columns in which a row of an index must equal the row of the manifest with the same id. In a row that was removed
+from the index, these columns are null."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,8 @@ class Change:
 
 @contextmanager
 def changing(folder: Path, output: Path | None) -> Iterator[Change]:
-    """Open the index in `folder` for a change. The block makes the change in a copy `output`, or in place without it.
+    """Open the index in `folder` for a change, which the block makes. If `output` is None, the index is changed in
+    place. Otherwise, the change is made in a copy in the new folder `output`.
 
     The copy has links to the unchanged files, and its folder appears when the block has ended without an error. An
     index that is changed in place is opened after its lock and the locks of its shards and additions are acquired, so

@@ -19,7 +19,8 @@ from pipeline.storage.files import MAX_NAME_CHARACTERS, first_unplain, inside, i
 from pipeline.storage.json_files import read_json
 
 ADDED = "added"
-"""The subfolder of an index in which `add` writes new index shards, or runs of `apply`, each as `<number>-<name>`."""
+"""The subfolder of an index for its additions. `add` writes each addition into a new folder `<number>-<name>`, either
+as an index shard or as a run of `apply` that contains an index shard."""
 REMOVED = "removed.txt"
 """The file of an index shard that lists the photos that `remove` has removed, one per line. `ingest` ignores these
 photos."""
@@ -135,8 +136,9 @@ def remove_files(folder: Path, names: Iterable[str]) -> None:
 def remove_shard(folder: Path) -> None:
     """Remove the index shard in `folder`: first its card, then the files on the card, and the folder if it is empty.
 
-    Nothing is removed if the folder has no card. Raises IntegrityError, also before anything is removed, if the card is
-    damaged.
+    Nothing is removed if the folder has no card. Raises IntegrityError if the card is damaged, and then removes
+    nothing. Raises IntegrityError too if the card lists a file outside of `folder`, after only the card has been
+    removed.
     """
     if not is_regular(folder / CARD):
         return
@@ -229,6 +231,6 @@ def _below(folder: Path) -> list[Path]:
 
 
 def _near(folder: Path) -> list[Path]:
-    """Return the path of the card in `folder`, or, if it has no card, the paths of the cards that `_below` finds. The
-    list is empty if there are none."""
+    """Return the path of the card in `folder`. If `folder` has no card, return the paths of the cards that `_below`
+    finds, or an empty list."""
     return [folder / CARD] if (folder / CARD).is_file() else _below(folder)

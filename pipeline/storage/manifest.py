@@ -181,7 +181,8 @@ class Manifest:
 
     @cached_property
     def sentence_images(self) -> np.ndarray:
-        """The image_id of each caption in ascending order, as (n_sentences,) int64."""
+        """The image_id of each caption, as (n_sentences,) int64. The numbers ascend, because captions are in the order
+        of their images."""
         return self._by_shard(self.owners, np.int64)
 
     def _by_shard(self, read: Callable[[int], np.ndarray], dtype: type) -> np.ndarray:
@@ -194,7 +195,8 @@ class Manifest:
         return np.array(found.dictionary.to_pylist(), dtype=object)[found.indices.to_numpy()]
 
     def owners(self, number: int) -> np.ndarray:
-        """Return the image_id of each caption of a shard in ascending order, as (m,) int64."""
+        """Return the image_id of each caption of a shard, as (m,) int64. The numbers ascend, because captions are in
+        the order of their images."""
         return self.table("sentences", number, "image_id")["image_id"].to_numpy()
 
     def texts(self, number: int) -> list[str]:
@@ -381,8 +383,8 @@ def _add_shard(
 ) -> FileSum:
     """Add the shard whose commit record is `path` to the batch, unless it exists with the same content.
 
-    `record` has the ranges of its rows and its fingerprints, and `root` is the folder of the run. Return the size and
-    the sha256 of its commit record, which `manifest.json` lists.
+    `record` has the ranges of the shard's rows and the shard's fingerprints, and `root` is the folder of the run.
+    Return the size and the sha256 of the commit record, which `manifest.json` lists.
     """
     before = _shard(path)
     if before is not None and before.value.get("content") == record["content"]:

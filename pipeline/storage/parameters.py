@@ -91,9 +91,9 @@ def write_parameters(
     """Write `tensors` as the safetensors file `path`, and the settings and details in its commit record.
 
     `kind` is the kind of the artefact, such as MODEL. The files of a `library` are copied to the folder LIBRARY next to
-    `path`, and the record vouches for them too. Library files that only the former record of `path` lists are removed.
-    With a `batch`, the new files become visible when the caller publishes the batch, but files are removed at once. An
-    artefact without `provenance` does not belong to a run. Returns the record.
+    `path`, and the record vouches for them too. With a `batch`, the new files become visible when the caller publishes
+    the batch. Library files that only the former record of `path` lists are removed in this call, even with a `batch`.
+    An artefact without `provenance` does not belong to a run. Returns the record.
     """
     data = safetensors.numpy.save({name: np.asarray(tensor, order="C") for name, tensor in tensors.items()})
     value = {"kind": kind, "rows": len(tensors), "details": {"settings": dict(settings), **(details or {})}}

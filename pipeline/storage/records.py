@@ -224,6 +224,9 @@ def _read_jobs(path: Path) -> list[MeasuredJob]:
 
 
 def _number(text: str) -> float:
-    """Convert a measurement to a number. Of a job that ends within half a second, Snakemake measures only the wall
-    time. It writes "-" or "NA" for the other measurements, and they become 0."""
+    """Convert a measurement of Snakemake to a number. "-" and "NA" become 0.
+
+    Snakemake writes "-" or "NA" for a job that ends within half a second, in place of all measurements except the wall
+    time.
+    """
     return 0.0 if text in ("-", "NA") else float(text)

@@ -150,11 +150,11 @@ class RegionShard(Shard):
 class RegionRows:
     """The regions of the images with the ids `image_id` (n,). At least one id is needed.
 
-    The constructor opens the shards, and `packed` reads regions. `folders` has the folder of the region shards by
-    encoder. The features of all encoders are concatenated. `dims` are the dimensions of their features, and `encoders`
-    has the origin of the features by encoder: {"encoder": digest}, or {"imported": fingerprint} for precomputed
-    features. Raises IntegrityError if a shard is not valid, if the encoders do not have the same regions, and, with
-    `complete`, if an image has no regions.
+    The constructor opens the shards, and `packed` reads regions. `folders` maps each encoder to the folder of its
+    region shards. A region has the concatenated features of all encoders. `dims` has the dimension of the features of
+    each encoder, and `encoders` maps each encoder to the origin of its features: {"encoder": digest}, or {"imported":
+    fingerprint} for precomputed features. Raises IntegrityError if a shard is not valid, if the encoders do not have
+    the same regions, and, with `complete`, if an image has no regions.
     """
 
     def __init__(

@@ -66,8 +66,9 @@ class StoredIndex:
     def card(self) -> Card:
         """The card of the whole index.
 
-        It is the card of the first shard. With several shards, it has the numbers of vectors, the bytes of the FAISS
-        files, and the splits of all shards together, and a fingerprint of all cards.
+        With one shard, it is the card of the shard. With several shards, it is the card of the first shard with four
+        changes: the number of vectors and the bytes of each FAISS index are sums over all shards, the splits are the
+        splits of all shards, and the fingerprint is a fingerprint of all cards.
         """
         return _merged_card([shard.card for shard in self.shards])
 
@@ -78,8 +79,11 @@ class StoredIndex:
 
     @cached_property
     def shifts(self) -> list[Mapping[str, int]]:
-        """The numbers that are added to the ids in each shard, so that no two shards have the same id: one mapping per
-        shard, column of the ids -> number. A number is 0 if the ids of the shard are new already."""
+        """The numbers that are added to the ids in each shard, so that no two shards have the same id. There is one
+        mapping per shard: column of the ids -> number.
+
+        A number is 0 if all ids of the shard are larger than the ids of the earlier shards.
+        """
         shifts: list[Mapping[str, int]] = []
         ends = dict.fromkeys(NUMBER.values(), 0)
         for shard in self.shards:
@@ -117,7 +121,7 @@ class StoredIndex:
             shard.check()
 
     def check_rows(self) -> None:
-        """Raise IntegrityError if an id, a size or a path in a row of any shard is not one that jointspace writes, such
+        """Raise IntegrityError if a row of any shard has an id, a size or a path that jointspace would not write, such
         as a path that leads out of the folder of the photos, or if two rows of a shard have the same id."""
         for shard in self.shards:
             shard.check_rows()
@@ -197,7 +201,8 @@ def _require_complete(folder: Path, shards: Sequence[IndexShard]) -> None:
 
 
 def _comparison(card: Card) -> tuple[str, str, int]:
-    """Return the kind, the metric and the dimensions of an index shard. Shards in one index must agree in these."""
+    """Return the kind, the metric and the number of dimensions of an index shard. All shards of an index must have the
+    same kind, metric and number of dimensions."""
     return card.kind, card.metric, card.dim
 
 

@@ -135,9 +135,10 @@ def survey_files(run: Path) -> Survey:
 def _inner_run(path: Path, run: Path, runs: Set[Path]) -> Path | None:
     """Return the folder of the run that is inside `run` and contains the file `path`. Return None if no run does.
 
-    `runs` are the folders inside `run` that have a manifest. If several of them contain the file, the outermost is
-    returned. If none does, but the file is in the folder of an addition to an index, this folder is returned. For a
-    file directly in the folder ADDED, which does not belong to an addition, the path of ADDED is returned.
+    `runs` are the folders inside `run` that have a manifest. If several of these folders contain the file, the
+    outermost is returned. If none of them contains the file, but the file is in the folder of an addition to an index,
+    the folder of the addition is returned. For a file directly in the folder ADDED, which does not belong to an
+    addition, the path of ADDED is returned.
     """
     if outermost := next((folder for folder in reversed(path.parents) if folder in runs), None):
         return outermost

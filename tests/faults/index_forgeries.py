@@ -255,10 +255,9 @@ def forge_cell(modality: str, column: str, value: object, row: int = 3) -> Calla
 
 
 def _write_large_column(folder: Path, column: str, values: pa.Array, **options: Any) -> None:
-    """Replace the table of sentences by a table with a row for each of `values`, which are its column `column`.
+    """Replace the table of sentences by a table with one row for each of `values`, which become the column `column`.
 
-    All other columns, except for the new ids, repeat the values of the old rows. The card keeps the old count of
-    sentences.
+    The ids are new. All other columns repeat the values of the old rows. The card keeps the old count of sentences.
     """
     table = pq.read_table(folder / "sentences.parquet")
     table = table.take(pa.array(np.arange(len(values)) % len(table)))

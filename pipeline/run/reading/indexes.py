@@ -66,7 +66,8 @@ def write_index_shard(
     """Write some images and sentences of a run into `folder` as an index shard of the model `model`.
 
     `ids` has the ids of the `images` and of the `sentences`. `provenance` is the origin that the card notes. If the
-    index has several shards, `part` has the `number` of this shard, and in `of` the number of all shards.
+    index has several shards, `part` has the number of this shard under `number` and the number of all shards under
+    `of`. If the index has one shard, `part` is None.
     """
     settings = run.config.index
     embeddings = run.embeddings(model)
@@ -129,8 +130,9 @@ def write_index_shard(
 def _list_prepared(names: Iterable[str], origins: Mapping[str, Origin], role: EncoderRole) -> list[str]:
     """Return the names of those encoders of a model that this run has prepared.
 
-    A warning is logged for each other encoder. The vectors of such an encoder are precomputed, as its entry in
-    `origins` shows, so that it cannot encode queries.
+    `names` are the encoders of the model, and `origins` has the origin of the vectors of each encoder. If the origin is
+    not an encoder of the run, the vectors are precomputed. A warning is then logged, because queries cannot be encoded
+    without the encoder. `role` has the words of the warning.
     """
     prepared = []
     for name in names:
@@ -281,8 +283,11 @@ def _shared_training(
 
 
 def _report_index(model: str, name: str, modality: Modality, card: IndexCard, settings: IndexSettings) -> None:
-    """Log the recall of the FAISS index `name` of a model, with --verbose also its speed. Log a warning if its
-    shortlist has a recall below index.recall_floor. `card` has the measurements."""
+    """Log the recall and, with --verbose, the speed of the FAISS index `name` of a model.
+
+    `card` has the measurements. A warning is logged if the shortlist of the index has a recall below
+    index.recall_floor.
+    """
     log.info(
         "The index of %s stores %d vectors of %s as %s. Its recall@10, measured with %s, is %.3f.",
         model, card.count, name, card.factory, card.measured_with, card.recall,

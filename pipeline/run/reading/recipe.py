@@ -147,10 +147,10 @@ def require_same_vectors(name: str, model: JointModel, folder: Path) -> None:
 class RecipeSide:
     """The settings and the arrays of the images or the texts in a recipe.
 
-    `steps` has the names of the transforms that normalise the vectors of each encoder, and `weights` has the factor on
-    the vectors of each encoder. Without them, vectors are not normalised, and the factors are 1. `arrays` has the mean
-    and the matrix of the projection, if the model projects vectors. `feature_map` computes nonlinear columns before the
-    projection, unless it is None.
+    For each of the `encoders`, `steps` has the names of the transforms that normalise its vectors, and `weights` has
+    the factor by which its vectors are multiplied. If `steps` is None, vectors are not normalised. If `weights` is
+    None, all factors are 1. `arrays` has the mean and the matrix of the projection, if the model projects vectors.
+    `feature_map` computes nonlinear columns before the projection, unless it is None.
     """
 
     def __init__(

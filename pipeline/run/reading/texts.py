@@ -59,7 +59,7 @@ def read_analyzer(run: Run) -> Callable[[str], list[str]]:
 def read_words(run: Run, sentence_id: np.ndarray, analyze: Callable[[str], list[str]]) -> list[list[str]]:
     """Return the words that `analyze` finds in each of the sentences `sentence_id` (m,).
 
-    A sentence without words has one empty word, as in a model with one vector per word.
+    A sentence without words gets one empty word, because a model with one vector per word has one vector for it.
     """
     return [analyze(text) or [""] for text in run.manifest.sentences["text"].take(sentence_id).to_pylist()]
 
