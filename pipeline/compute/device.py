@@ -234,8 +234,8 @@ def _float32_products(precision: str) -> Iterator[None]:
 
 
 MEMORY_FULL = re.compile("out of memory|_ALLOC(ATION)?_FAILED|SPARSE_STATUS_INSUFFICIENT_RESOURCES")
-"""Pattern in the messages of CUDA, cuBLAS, cuDNN, cuSPARSE and torch if a GPU's memory is full, or too small for a
-product."""
+"""Pattern in a message of CUDA, cuBLAS, cuDNN, cuSPARSE or torch which says that the memory of a GPU is full, or too
+small for a product."""
 NO_ENGINE = "unable to find an engine"
 """Part of torch's message if all methods for a convolution failed. The usual cause is a lack of memory."""
 

@@ -56,7 +56,7 @@ class Shards:
     def every_commit(self) -> Path:
         """The path pattern of the commit records of all shards.
 
-        The commit records of jobs that read all shards name the shards by this pattern.
+        If a job reads all shards, its commit record lists this pattern as an input.
         """
         return self.folder / f"{self._label}-*{self.suffix}.json"
 
@@ -195,14 +195,16 @@ class Layout:
     # --- models
 
     moments = shards("moments/{pairs}", chunked=True)
-    """Second-moment matrices of the pairs `target`, `dev` or `auxiliary/<documents>`. `study/target` and
-    `study/auxiliary/<documents>` have the matrices of the same pairs separately for each fold of the stage `study`."""
+    """Second-moment matrices of pairs. `pairs` is `target`, `dev`, `auxiliary/<documents>`, `study/target` or
+    `study/auxiliary/<documents>`. With `study`, the matrices are stored separately for each fold of the stage
+    `study`."""
     model = artefacts("models/{model}", "/model.json")
     model_vocabulary = artefacts("models/{model}/vocabulary.json")
     """The vocabularies of the members of an ensemble, in one file."""
     embeddings = shards("embeddings/{model}")
     index = artefacts("index/{bundle}", "/card.json")
-    """The index of a model. If it has several index shards, they are `<model>/00` and so on."""
+    """The index of a model. The argument is the name of the model. For one of several index shards, it is `<model>/00`
+    and so on."""
 
     # --- alignments and phrases of multi-vector models
 

@@ -118,8 +118,8 @@ class OpenStage:
     def make_one(self, number: int) -> None:
         """Make one shard.
 
-        If the call of the stage's function that made the previous shard has not ended, this call makes the shard too.
-        Otherwise the function is called anew.
+        If the function of the stage has not ended after the previous shard, it continues and makes this shard. If it
+        has ended, it is called anew.
         """
         self._waiting.append(number)
         if next(self._making, None) is None and self._waiting:

@@ -219,8 +219,8 @@ class Stage:
     columns: tuple[str, ...] = ()
     """Columns of the manifest (`images`, `splits`, `sentences`, `documents`, `boxes`) on which a shard depends."""
     also: Callable[..., Mapping[str, str]] = lambda *_: {}
-    """Function of `(run, *names)` that returns fingerprints of other things on which the result depends, by name. It is
-    called once for all shards."""
+    """Function of `(run, *names)` that returns the fingerprints of anything else on which the result depends, by name.
+    It is called once for all shards."""
     choices: "Callable[[Config], Iterable[Names]]" = lambda config: [()]
     """Function of the configuration that returns the names of all possible jobs."""
     wanted: "Callable[[Config], Iterable[Names]]" = lambda config: ()

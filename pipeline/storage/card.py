@@ -55,11 +55,11 @@ class CardPart(Form):
 class ShortlistCard(CardPart):
     """The settings and the recall of a multi-vector model's shortlist: the items that are scored exactly.
 
-    The exact products of each query vector with its `nearest` vectors enter the estimated scores of items, and the
-    `shortlist` items with the best estimated scores are scored exactly. `nearest` and `shortlist` are null if all items
-    are scored exactly. `recall` is the share of a query's 10 best items that the shortlist finds. `queries_per_second`
-    is the speed of searches with the shortlist, and `exact_queries_per_second` is the speed of searches that score all
-    items exactly.
+    First, the scores of all items are estimated. If images are searched and the best region for each word counts, the
+    estimates contain the exact products of each word with the `nearest` regions. Then the `shortlist` items with the
+    best estimates are scored exactly. `nearest` and `shortlist` are null if all items are scored exactly. `recall` is
+    the share of a query's 10 best items that the shortlist finds. `queries_per_second` is the speed of searches with
+    the shortlist, and `exact_queries_per_second` is the speed of searches that score all items exactly.
     """
 
     nearest: Positive | None

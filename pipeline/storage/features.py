@@ -113,8 +113,9 @@ def to_stored(features: np.ndarray, dtype: str, names: Sequence[str], key: str =
     """Convert features (n, dim) from float32 to the stored `dtype`.
 
     `names` are the names of the n images or texts. Raises InputError that names the first image or text whose features
-    are not finite, overflow in this type, or are all smaller than the smallest normal number of this type although they
-    are not all zero. In the last two cases, the message also names `key`, the configuration key that chooses the type.
+    cannot be stored: they are not finite, they overflow in this type, or the largest of them is not zero but smaller
+    than the smallest normal number of this type. In the last two cases, the message also names `key`, the configuration
+    key that chooses the type.
     """
     if len(bad := np.flatnonzero(~np.isfinite(features).all(axis=1))):
         raise InputError(

@@ -185,8 +185,9 @@ def walk(folder: Path) -> Iterator[tuple[Path, os.stat_result | OSError]]:
 def require_no_links(top: Path, folder: Path) -> None:
     """Raise IntegrityError if `folder`, a file or folder below it, or a folder between `top` and `folder` is a link.
 
-    An index from an untrusted source could otherwise contain a link to a private file of this user, which would be
-    copied, or to a folder, which would be changed. `top` itself may be a link, because the user has named it.
+    An index from an untrusted source could contain a link to a private file of this user, and the file would be copied.
+    With a link to a folder, the content of this folder would be changed. `top` itself may be a link, because the user
+    has named it.
     """
     link = next((part for part in (folder, *folder.parents) if top in part.parents and part.is_symlink()), None)
     link = link or next((os.path.join(*found) for found in _links_in(folder)), None)

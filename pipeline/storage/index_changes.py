@@ -70,8 +70,8 @@ class ShardSide:
 
     @property
     def numbers(self) -> np.ndarray:
-        """The ids of all vectors in the FAISS index: the numbers of their rows, or, for a multi-vector model, numbers
-        from 0 without gaps."""
+        """The ids of all vectors in the FAISS index. If each row has one vector, the ids are the numbers of the rows
+        that were not removed. With a multi-vector model, the ids are numbers from 0 without gaps."""
         return self.alive if self.outline is None else np.arange(self.outline.offsets[-1])
 
     def without(self, rows: np.ndarray) -> "ShardSide":

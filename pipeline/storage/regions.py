@@ -105,7 +105,7 @@ def read_box_files(path: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def manifest_boxes(manifest: Manifest, rows: ShardRows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Read the boxes of the images of one shard, whose `rows` are given, from the manifest.
+    """Read the boxes of the images of one shard from the manifest. `rows` describes the shard.
 
     Returns for each of the n boxes the position of its image in the shard (n,), its corners x1, y1, x2, y2 in pixels
     (n, 4), and its score (n,).

@@ -40,9 +40,10 @@ class StoredIndex:
 
     `folder` is the folder of the whole index, which messages name. For a single shard, it is the folder of the shard.
     `run` is the run from which the index comes, if the user has named it: jointspace may then load code from this run.
-    `hidden` are the ids of images that are treated as removed in the result of `table`: the rows of these images and of
-    their captions contain only ids there. In the result of `packed_table`, these rows are complete. Raises UsageError
-    if the shards are of different models, and IntegrityError if their vectors are compared in different ways.
+    `hidden` are the ids of images that `table` treats as removed: in the tables that it returns, the rows of these
+    images and of their captions contain only ids. In the tables that `packed_table` returns, these rows are complete.
+    Raises UsageError if the shards are of different models, and IntegrityError if their vectors are compared in
+    different ways.
     """
 
     def __init__(self, shards: Sequence[IndexShard], folder: Path | None = None, run: Path | None = None) -> None:

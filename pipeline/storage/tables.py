@@ -27,8 +27,8 @@ SHARD = "bundle"
 CORNERS = ("x1", "y1", "x2", "y2")
 """The columns of a box: its left, upper, right and lower edge in pixels."""
 MAX_UNPACKED_RATIO = 100
-"""Largest ratio of the size of an unpacked table, without SPARE_BYTES, to the size of its file. A larger table is
-refused."""
+"""Largest size of an unpacked table, as a multiple of the size of its file. SPARE_BYTES are allowed in addition. A
+larger table is refused."""
 SPARE_BYTES = 1 << 27
 GROUP_ROWS = 8192
 """Largest number of rows of a row group. A row group is the part of a Parquet file that is unpacked at once. A file
@@ -84,10 +84,10 @@ def require_columns(path: Path, found: pa.Schema, needed: pa.Schema, remedy: str
 class PackedTable:
     """The table in a Parquet file, whose rows are unpacked on request.
 
-    `data` is the content of the file `path`. `check(rows, first)` is called for all rows that are read, before they
-    are returned, where `first` is the number of the first of these rows. Raises IntegrityError if the file is not a
-    Parquet file, has larger row groups than jointspace writes, has a column of other values than numbers, texts, truth
-    values and dates, or would unpack to more bytes than MAX_UNPACKED_RATIO allows.
+    `data` is the content of the file `path`. `check(rows, first)` is called for rows before they are returned. `rows`
+    is a table of these rows, and `first` is the number of its first row in the file. Raises IntegrityError if the file
+    is not a Parquet file, has larger row groups than jointspace writes, has a column of other values than numbers,
+    texts, truth values and dates, or would unpack to more bytes than MAX_UNPACKED_RATIO allows.
     """
 
     def __init__(

@@ -125,9 +125,9 @@ def _write_npy(path: Path, vectors: np.ndarray, table: pa.Table) -> None:
 def _write_names(path: Path, images: pa.Table, table: pa.Table) -> None:
     """Write a line for each row of `table` to the file `path`, in the form in which `open_foreign` reads names.
 
-    A line is the name of the photo, followed by a tab and the text if the row is a caption. Line breaks in a name or
-    text become spaces. A photo inside another file has a name such as `a.tar/b.jpg`. `images` is the table of all
-    images, and `table` is this table or the table of captions.
+    `images` is the table of all images. `table` is the same table, or the table of captions. A line is the name of the
+    photo. If the row is a caption, the name is followed by a tab and the text. Line breaks in a name or text become
+    spaces. A photo inside another file has a name such as `a.tar/b.jpg`.
     """
     rows = images.select(["image_id", "path", "member"]).to_pylist()
     names = {image["image_id"]: listed_name(image) for image in rows}

@@ -43,8 +43,8 @@ log = logging.getLogger(__name__)
 
 
 class EncoderRole(NamedTuple):
-    """The words for image encoders, or for text encoders, in messages: the `name` of such an encoder, the name of its
-    `vectors`, and the `queries` that need it."""
+    """The words that messages use for image encoders, or for text encoders. `name` is the noun for such an encoder,
+    `vectors` is the noun for its vectors, and `queries` describes the queries that need the encoder."""
 
     name: str
     vectors: str

@@ -29,7 +29,7 @@ CORRECTED_SIDES = {"images": "images", "texts": "sentences"}
 SPARSE_PARTS = ("data", "indices", "indptr")
 """Names of the arrays of a stored sparse matrix, which is dense in a recipe."""
 CHECKED_ROWS = 8
-"""Number of random vectors of each side that a new recipe embeds."""
+"""Number of random vectors of images, and of texts, that a new recipe embeds in the comparison with its model."""
 TOLERANCE = 1e-3
 """Largest allowed difference between a number in a vector of a recipe and the same number in the vector of its model,
 as a share of the greatest absolute number in all compared vectors of the model. Rounding causes smaller differences. If

@@ -370,8 +370,8 @@ class RunReport:
 
 
 def _shortened(example: Example) -> list[Answer]:
-    """Return the first three results of an example. If no result is right among them, the best right result, if there
-    is any, takes the third place."""
+    """Return three results of an example: the first three, or the first two and the best right result if none of the
+    first three is right. If the example has no right result, return the first three."""
     right = next((answer for answer in example.answers if answer.right), None)
     first = list(example.answers[:3])
     return first if right is None or right in first else [*first[:2], right]
