@@ -278,8 +278,11 @@ class Worker(Generic[Item, Result]):
         self._excess = ""
 
     def __call__(self, item: Item) -> Result | Failure:
-        """Return the function's result for an item, or a Failure. If the function runs out of memory, it is called once
-        more in a new process."""
+        """Return the function's result for an item, or a Failure.
+
+        If the function runs out of memory, or the system kills the process, the function is called once more in a new
+        process.
+        """
         (outcome,) = self.map([item])
         return self.map([item])[0] if lacked_memory(outcome) else outcome
 
@@ -287,8 +290,8 @@ class Worker(Generic[Item, Result]):
         """Return the function's result or a Failure for each item, in order.
 
         If the process dies, the item that it worked on is tried once more, because the item may not be the cause. An
-        item that takes too long, runs out of memory, or whose process the system kills, is not tried again. After an
-        item that runs out of memory, the next item gets a new process.
+        item is not tried again if it takes too long, if it runs out of memory, or if the system kills the process.
+        After an item that runs out of memory, the next item gets a new process.
         """
         results: list[Result | Failure] = []
         suspect = None

@@ -184,7 +184,7 @@ class Run:
     def chosen(self, name: str) -> "Parameters | None":
         """Read the model from which the refit `name` takes its hyperparameters, which were chosen on dev.
 
-        Return None if the model `name` is not a refit. Such a model chooses its hyperparameters when it is fitted.
+        Return None if the model `name` is not a refit, and therefore chooses its own hyperparameters when it is fitted.
         """
         base = self.config.refitted(name)
         return self.model(base) if base else None

@@ -103,7 +103,7 @@ def require_distinct(path: Path, table: pa.Table, name: str) -> None:
 
 
 def numbered(folder: Path, number: int) -> Path:
-    """Return the folder of the shard `number` of an index with several shards, which is in `folder`."""
+    """Return the folder of the shard `number` of an index with several shards. `folder` is the folder of the index."""
     return folder / f"{number:02d}"
 
 

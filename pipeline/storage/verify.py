@@ -56,9 +56,9 @@ class Examination:
 
     `checked` is the number of checked files, including commit records, and `faults` are the faulty files. `unvouched`
     are files that no commit record lists and that need no record. `unfinished` files belong to stages that were killed
-    or are still running. `former` files belong to artefacts that no current artefact uses, such as artefacts of an
-    earlier configuration. `temporaries` has the temporary files and the locks as keys. The value of a file is True if
-    the process that wrote the file has ended.
+    or are still running. `former` files belong to artefacts that are out of date but need no repair: artefacts of an
+    earlier configuration, and mixed artefacts of an addition to an index. `temporaries` has the temporary files and the
+    locks as keys. The value of a file is True if the process that wrote the file has ended.
     """
 
     checked: int = 0
@@ -184,9 +184,9 @@ def _check_commits(
 ) -> dict[Path, Path]:
     """Check all commit records and their files, and add the faults to `result`.
 
-    Return the record that vouches for each of these files, as file -> record.
-
-    If the folder is an index without its run (`is_lone_index`), the places and the inputs of records are not checked.
+    With `hashed`, the rows in the tables of index shards are checked too. If the folder is an index without its run
+    (`is_lone_index`), the places and the inputs of records are not checked. Return the record that vouches for each
+    file, as file -> record.
     """
     commits = Commits(run)
     vouched: dict[Path, Path] = {}

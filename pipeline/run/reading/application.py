@@ -101,11 +101,11 @@ def apply_index(
     the name on its index card, by default the name of `output`. `changes` are keys that are merged into the
     configuration of this run.
 
-    Finished work of an earlier call is kept. Photos whose sha256 is in `known`, or whose sha256 or absolute path is in
-    `removed`, are skipped. Returns None if no photo remains. Raises UsageError if the model uses regions, if the folder
-    has no photos, or if `output` contains an index of other photos or a run of another command. Raises InputError if no
-    photo can be used. After such an error, everything that the call has written is removed, unless an earlier call
-    began the run in `output`.
+    Finished work of an earlier call is kept. A photo is not indexed if its sha256 is in `known`, or if its sha256 or
+    absolute path is in `removed`. Returns None if no photo remains. Raises UsageError if the model uses regions, if
+    `photographs` has no photos, or if `output` contains an index of other photos or a run of another command. Raises
+    InputError if no photo can be used. After such an error, everything that the call has written is removed, unless an
+    earlier call began the run in `output`.
     """
     photographs = Path(os.path.abspath(photographs))
     shard = open_index(source, added=False).first
@@ -238,8 +238,8 @@ def _begin(photographs: Path, output: Path, encoders: list[str], changes: "Mappi
     """Write the configuration of a run of the photos into `output`, and return the run.
 
     `changes` are keys that are merged into the configuration. The stored configuration also lists `encoders`, so that
-    `audit` can read their features. Raises UsageError if `output` contains an index of other photos that still exist,
-    or a run of another command.
+    `audit` can read their features. Raises UsageError if `photographs` has no photos, or if `output` contains an index
+    of other photos that still exist, or a run of another command.
     """
     folder = output.absolute()
     layout = Layout(folder)

@@ -136,11 +136,11 @@ def _aligned(run: Run, embeddings: Embeddings, image_id: np.ndarray, sentence_id
 
 
 def draw_phrases(run: Run, model: str, split: str) -> list[ReportPicture]:
-    """Draw the noun phrases of the first sentence of some images, each phrase at the region with the highest score.
+    """Draw noun phrases of some images, each phrase at the region with the highest score.
 
-    Return a contact sheet of the images, and a plane of phrases and regions (after Niu et al. 2017, Figure 8). The
-    plane is left out if it would have fewer than MIN_PLANE_POINTS points. The list is empty if no image with phrases
-    has regions.
+    The phrases of an image are from the first of its sentences that has a noun phrase. Return a contact sheet of the
+    images, and a plane of phrases and regions (after Niu et al. 2017, Figure 8). The plane is left out if it would have
+    fewer than MIN_PLANE_POINTS points. The list is empty if no image with phrases has regions.
     """
     manifest = run.manifest
     stored = PhraseVectors(run.layout.phrases(model, split).path)

@@ -149,8 +149,9 @@ class RecipeSide:
 
     For each of the `encoders`, `steps` has the names of the transforms that normalise its vectors, and `weights` has
     the factor by which its vectors are multiplied. If `steps` is None, vectors are not normalised. If `weights` is
-    None, all factors are 1. `arrays` has the mean and the matrix of the projection, if the model projects vectors.
-    `feature_map` computes nonlinear columns before the projection, unless it is None.
+    None, all factors are 1. `arrays` has the mean and the matrix of the projection, if the model projects vectors, and
+    the scales of the columns, if the model scales them after the projection. `feature_map` computes nonlinear columns
+    before the projection, unless it is None.
     """
 
     def __init__(

@@ -28,11 +28,11 @@ FALLBACK_QUERY = "a dog on the grass"
 
 
 def close(run: Run, started: float) -> Iterator[str]:
-    """Finish a run: remove the lock files of killed jobs, print the results if they are new, and yield warnings.
+    """Finish a run: remove the lock files of killed jobs, and print the results if they are new.
 
     The results are new if the summary of the evaluations or the report was written after `started`, in seconds since
-    the epoch. If a file of the results cannot be used, the message of the error is yielded, and nothing is printed. The
-    caller must consume the iterator, because nothing happens before.
+    the epoch. If a file of the results cannot be used, nothing is printed, and the message of the error is yielded as a
+    warning. The caller must consume the iterator, because nothing happens before.
     """
     from pipeline.storage.locks import is_free, is_lock
 

@@ -59,7 +59,8 @@ def read_analyzer(run: Run) -> Callable[[str], list[str]]:
 def read_words(run: Run, sentence_id: np.ndarray, analyze: Callable[[str], list[str]]) -> list[list[str]]:
     """Return the words that `analyze` finds in each of the sentences `sentence_id` (m,).
 
-    A sentence without words gets one empty word, because a model with one vector per word has one vector for it.
+    A sentence without words gets one empty word, because a model with one vector per word has one vector for such a
+    sentence.
     """
     return [analyze(text) or [""] for text in run.manifest.sentences["text"].take(sentence_id).to_pylist()]
 
