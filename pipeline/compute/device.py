@@ -243,8 +243,8 @@ NO_ENGINE = "unable to find an engine"
 def memory_is_full(error: RuntimeError, rows: int) -> bool:
     """Return whether the message of `error` says that a GPU had too little memory for a batch of `rows` rows.
 
-    A message with NO_ENGINE names no cause. It counts as a lack of memory if there are several rows, because fewer rows
-    may succeed, but not if there is a single row.
+    A message with NO_ENGINE names no cause. If there are several rows, such a message counts as a lack of memory,
+    because fewer rows may succeed. For a single row, it does not count.
     """
     return bool(MEMORY_FULL.search(str(error))) or (rows > 1 and NO_ENGINE in str(error))
 
@@ -304,9 +304,9 @@ class OomBatcher:
     def map(self, function: Callable[[slice], Result], count: int) -> list[Result]:
         """Call `function(rows)` for consecutive slices `rows` of the `count` rows, and return the results in order.
 
-        If a call runs out of GPU memory, it is repeated with half as many rows, and `size` stays at this number for all
-        later slices and calls of `map`. The function must therefore not change any state before it has allocated all
-        its memory. Raises UsageError if the memory is too small for one row.
+        If a call runs out of GPU memory, the call is repeated with half as many rows, and `size` stays at this number
+        for all later slices and calls of `map`. The function must therefore not change any state before it has
+        allocated all its memory. Raises UsageError if the memory is too small for one row.
         """
         results: list[Result] = []
         start = 0
@@ -345,9 +345,9 @@ def take_gpus(count: int) -> None:
     """Lock `count` of the visible GPUs for this process, and hide all other GPUs by CUDA_VISIBLE_DEVICES.
 
     The call waits until other processes of this user have released enough GPUs, and must come before CUDA starts. After
-    `take_gpus(0)`, no GPU is visible. If at most `count` GPUs are visible, all of them stay visible without a lock,
-    because a job queue has chosen them. Raises UsageError if the folder of the locks cannot be created, is a link, or
-    belongs to another user.
+    `take_gpus(0)`, no GPU is visible. If at most `count` GPUs are visible, all of them stay visible, and no lock is
+    taken, because a job queue has chosen these GPUs. Raises UsageError if the folder of the locks cannot be created, is
+    a link, or belongs to another user.
     """
     names = visible_names()
     if count == 0:

@@ -29,8 +29,11 @@ class LazyRows(Protocol):
 
 
 class ChosenRows:
-    """The rows of an `array` with the numbers `chosen` (n,), as if they were an array (n, ...) of their own. Row i of
-    this object is the row `chosen[i]` of `array`. Rows are only read when this object is indexed."""
+    """Some rows of an `array`, which look like an array (n, ...) of these rows.
+
+    Row i of this object is the row `chosen[i]` of `array`. `chosen` (n,) has row numbers. Rows are only read when this
+    object is indexed.
+    """
 
     def __init__(self, array: "np.ndarray | Chained", chosen: np.ndarray) -> None:
         self._array = array

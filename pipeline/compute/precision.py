@@ -93,8 +93,8 @@ def choose_precision(name: str, device: "torch.device") -> "torch.dtype":
 def scale_to_unit_length(rows: np.ndarray) -> np.ndarray:
     """Scale each row of `rows` (n, d), float32 or float64, to unit length in place, and return `rows`.
 
-    Rows of zeros stay zero. A row whose length is below 1e-15 or above 1e15, so that its squares may overflow or
-    vanish, is first divided by the greatest magnitude of its numbers.
+    Rows of zeros stay zero. If the length of a row is below 1e-15 or above 1e15, its squares may vanish or overflow, so
+    the row is first divided by the greatest magnitude of its numbers.
     """
     with np.errstate(over="ignore", under="ignore"):
         lengths = np.sqrt(np.einsum("ij,ij->i", rows, rows))

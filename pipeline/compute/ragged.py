@@ -57,7 +57,7 @@ class Ragged:
         return self._select(slice(first, last), slice(start, stop), self.offsets[start : stop + 1] - first)
 
     def blocks(self, size: int) -> list[Self]:
-        """Return all rows in order, in blocks of `size` rows, of which the last may be smaller. If there are no rows,
+        """Return all rows in order, in blocks of `size` rows. The last block may have fewer rows. If there are no rows,
         return one empty block."""
         return [self.between(start, min(start + size, len(self))) for start in range(0, max(1, len(self)), size)]
 

@@ -28,13 +28,13 @@ returned to the system."""
 
 
 def configure(count: int | None = None) -> None:
-    """Set the number of threads of numeric libraries to `count`, and the wait policy of threads, the BLAS kernels and
-    the memory allocator.
+    """Set the number of threads of numeric libraries, the wait policy of threads, the BLAS kernels and the memory
+    allocator.
 
-    If `count` is None, the number of threads that the user has set in the environment stays, or else the libraries
-    choose it. Values that the user has set in the environment for the core type (OPENBLAS_CORETYPE) or the wait policy
-    are kept. An empty OPENBLAS_CORETYPE leaves the choice to OpenBLAS. Raises RuntimeError if NumPy is loaded already,
-    because the settings would then have no effect.
+    The number of threads is `count`. If `count` is None, it is the number that the user has set in the environment, or
+    else the choice of the libraries. Values that the user has set in the environment for the core type
+    (OPENBLAS_CORETYPE) or the wait policy are kept. An empty OPENBLAS_CORETYPE leaves the choice to OpenBLAS. Raises
+    RuntimeError if NumPy is loaded already, because the settings would then have no effect.
     """
     if "numpy" in sys.modules:
         raise RuntimeError(
@@ -75,8 +75,8 @@ def return_freed_memory() -> None:
 
 @contextmanager
 def without_collection() -> Iterator[None]:
-    """Disable Python's cyclic garbage collection within the `with` block. Afterwards it is enabled again if it was
-    enabled before.
+    """Disable Python's cyclic garbage collection within the `with` block. After the block, the collection is enabled if
+    it was enabled before the block.
 
     Large imports leave no garbage, and the search for garbage takes a sixth of their time.
     """

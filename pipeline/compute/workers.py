@@ -42,8 +42,8 @@ KILLED = f"{OUT_OF_MEMORY}: its worker process was killed, as the system does wh
 MIN_SHARED_BYTES = 1 << 12
 """Size in bytes of the smallest array that `shared_map` passes in shared memory. Smaller arrays are pickled."""
 MAX_WAITING_ITEMS = 4
-"""Maximum number of unfinished items in `behind`. If there are more, `behind` waits for the first of them before it
-takes the next item."""
+"""Maximum number of unfinished items in `behind`. If there are more, `behind` waits for the oldest item before it takes
+another item."""
 _PROCESSES = threading.RLock()
 """Lock for starting and joining child processes, because multiprocessing allows only one thread at a time to do so."""
 
@@ -250,10 +250,10 @@ def stream(connection: Connection) -> None:
 class Worker(Generic[Item, Result]):
     """A function that runs in a separate process.
 
-    `worker(item)` returns `function(item)` or a Failure. The process is started by the first call, and replaced by the
-    next call if it dies. Only one thread at a time uses the process, and other threads wait. The creator of the worker
-    must close it, for example by a `with` block. Calls raise JointspaceError if no process can be started, or if the
-    worker is closed.
+    `worker(item)` returns `function(item)` or a Failure. The first call starts the process. If the process dies, the
+    next call starts a new process. Only one thread at a time uses the process, and other threads wait. The creator of
+    the worker must close it, for example by a `with` block. Calls raise JointspaceError if no process can be started,
+    or if the worker is closed.
     """
 
     def __init__(
@@ -355,7 +355,8 @@ class Worker(Generic[Item, Result]):
         return process, connection
 
     def _bury(self, process: BaseProcess, connection: Connection) -> str:
-        """Kill the process unless it has ended, forget it, and return why it ended, as the reason of a Failure.
+        """Kill the process unless it has ended, so that the next call starts a new process. Return why the process
+        ended, as the reason of a Failure.
 
         Raises JointspaceError if the worker is closed.
         """

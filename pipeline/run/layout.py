@@ -33,11 +33,11 @@ class Artefact:
 class Shards:
     """An artefact that consists of shards: `folder/shard-00000.h5` and so on, each with a commit record.
 
-    A part is the range of shards made by one job. It has the commit record `folder/part-00000.json`, which is
-    written when all shards of the part exist, and which lists the digests of their commit records.
+    A part is the range of shards made by one job. The commit record of a part is `folder/part-00000.json` and so on. It
+    is written when all shards of the part exist, and lists the digests of the commit records of these shards.
 
-    The files of a `chunked` artefact are `folder/chunk-00000.h5` and so on. Each is made from a chunk of the shards of
-    the manifest, and a single job makes all of them.
+    The files of a `chunked` artefact are `folder/chunk-00000.h5` and so on. Each file is made from a chunk of the
+    shards of the manifest, and a single job makes all files.
     """
 
     name: str

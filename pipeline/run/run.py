@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 MIN_DECODERS = 2
-"""Number of decoding processes if the encoder runs on the CPU, and their smallest number if it runs on a GPU."""
+"""Default number of decoding processes if the encoder runs on the CPU. If the encoder runs on a GPU, the default is at
+least this number."""
 GPU_THREADS = 2
 """Number of threads of a job that are not used for decoding, but left to the processes that use GPUs. For each photo, a
 process that uses a GPU needs a small fraction of the time that decoding takes, so the number does not grow with the
@@ -238,8 +239,8 @@ class Run:
 
     @property
     def batch_size(self) -> int:
-        """Number of images in one forward pass of an encoder: extract.batch_size, or, if that is null, a default for
-        the CPU or for the GPU."""
+        """Number of images in one forward pass of an encoder: the key extract.batch_size. If this key is null, the
+        number is a default for the CPU or for the GPU."""
         return self.config.extract.batch_size or (CPU_BATCH_IMAGES if self.gpu is None else GPU_BATCH_IMAGES)
 
     @property

@@ -255,9 +255,10 @@ def remove_former(shards: Shards, count: int, parts: int) -> None:
 
 
 def _make_missing(run: Run, stage: Stage, task: ShardTask, numbers: Sequence[int]) -> Iterator[int]:
-    """Make the shards `numbers` on a cluster, in several processes or in this process, and yield their numbers.
+    """Make the shards `numbers`, and yield the number of each shard when it is committed.
 
-    The configuration and the number of GPUs decide where they are made.
+    The configuration and the number of GPUs decide whether the shards are made on a cluster, in several processes, or
+    in this process.
     """
     config = run.config
     if not numbers:

@@ -287,8 +287,8 @@ def _is_abandoned(path: Path) -> bool:
 def remove_own(folder: Path, names: re.Pattern[str]) -> None:
     """Remove the files directly in `folder` whose whole name matches `names`, and temporary files of dead processes.
 
-    The folder is then removed too if it is empty. All other files stay. Nothing happens if `folder` is a link or does
-    not exist.
+    If the folder is empty afterwards, it is removed too. All other files stay. Nothing happens if `folder` is a link or
+    does not exist.
     """
     if folder.is_symlink() or not folder.is_dir():
         return

@@ -169,9 +169,9 @@ class TrainedOn(CardPart):
 class CalibrationCard(CardPart):
     """The threshold above which results count as likely matches.
 
-    `coverage`, `score` and `nearness` have the meaning that they have in pipeline.index.calibration.Calibration.
-    `photos` lists how many photos each index shard had when `jointspace calibrate` set the threshold. It is null if
-    the threshold comes from the dev split.
+    The class pipeline.index.calibration.Calibration explains `coverage`, `score` and `nearness`. `photos` lists how
+    many photos each index shard had when `jointspace calibrate` set the threshold. It is null if the threshold comes
+    from the dev split.
     """
 
     version: Literal[1]
@@ -191,8 +191,8 @@ class PartCard(CardPart):
 class MeasuredIndexes(CardPart):
     """The FAISS indexes of an index shard by name, and the rule that scores the items of a multi-vector model.
 
-    `kind` is `fragments` for a multi-vector model, which has the indexes `regions` and `words`, and `global` for any
-    other model, which has `images` and perhaps `sentences`. Indexes that the shard does not have are null.
+    If `kind` is `fragments`, the model is a multi-vector model, and the indexes are `regions` and `words`. If `kind` is
+    `global`, the indexes are `images` and perhaps `sentences`. Indexes that the shard does not have are null.
     """
 
     kind: Literal["global", "fragments"] = "global"

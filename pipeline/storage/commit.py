@@ -263,8 +263,8 @@ def remove_from(first: int, path_of: Callable[[int], Path], alone: bool = False)
 
     `path_of(number)` is the path of a commit record. The record and the files for which it vouches are removed. A file
     that differs from the record stays. With `alone`, only the commit records are removed. The artefact with the highest
-    number is removed first. If the process is killed during this, the remaining numbers therefore have no gap, and the
-    next call finds them.
+    number is removed first. If the process is killed before the end, the remaining numbers therefore have no gap, and
+    the next call finds all of them.
     """
     numbers = takewhile(lambda number: is_regular(path_of(number)), count(first))
     for number in reversed(list(numbers)):

@@ -152,8 +152,8 @@ class Embeddings:
     def rows_of(self, modality: str, ids: np.ndarray) -> ChosenRows:
         """Return the vectors (n, c) of the `images` or `sentences` with these ids (k,), one item after another.
 
-        The vectors are read from the shards when the result is indexed. n is k, or, with a multi-vector model, the
-        number of all vectors of these items.
+        The vectors are read from the shards when the result is indexed. n is k if each item has one vector. With a
+        multi-vector model, n is the number of all vectors of these items.
         """
         return ChosenRows(self._chained(modality), self._vector_rows(modality, ids))
 

@@ -1,8 +1,8 @@
 """Safe reading of files: only regular files are opened, and file names from untrusted files are checked.
 
-Reading a pipe could wait forever for its writer, and a device may never end, so both are refused without waiting. A
-file name inside another file, such as the card of an index, may come from an untrusted source. Without a check, such a
-name could lead out of the folder to which it is joined.
+Reading a pipe could wait forever for its writer, and a device may never end. Pipes and devices are therefore refused
+without waiting. A file name inside another file, such as the card of an index, may come from an untrusted source.
+Without a check, such a name could lead out of the folder to which it is joined.
 """
 
 import errno
@@ -56,7 +56,8 @@ verified. Some file systems count time in steps of two seconds."""
 
 
 def open_regular(path: Path) -> BufferedReader:
-    """Open the file `path` for reading. The caller must close it. Raises OSError also if it is not a regular file."""
+    """Open the file `path` for reading. The caller must close it. Raises OSError if the file cannot be read, or if
+    `path` is not a regular file."""
     file = open(path, "rb", opener=_without_waiting)  # noqa: SIM115 (the caller closes it)
     if (other := kind_of(os.fstat(file.fileno()).st_mode)) is not None:
         file.close()
@@ -166,9 +167,9 @@ def is_regular(path: Path) -> bool:
 def walk(folder: Path) -> Iterator[tuple[Path, os.stat_result | OSError]]:
     """Yield all files and links below `folder`, sorted by name within each folder, with their status.
 
-    The status of a link is the link's own, not its target's, and links to folders are not followed. A file that cannot
-    be examined is yielded with its OSError in place of a status. Folders that cannot be listed are yielded last, also
-    with their OSError.
+    The status of a link describes the link and not its target, and links to folders are not followed. If a file cannot
+    be examined, the OSError is yielded in place of the status. Folders that cannot be listed are yielded last, also
+    with the OSError.
     """
     unread: list[OSError] = []
     for parent, folders, names in os.walk(folder, onerror=unread.append):

@@ -152,8 +152,9 @@ def remove_shard(folder: Path) -> None:
 def shards_in(folder: Path) -> list[Path]:
     """Return the folders of the index shards in `folder`: `folder` itself if it is a shard, or the shards below it.
 
-    The shards are sorted by their numbers or names. Raises IntegrityError if there is no shard, and for a link in a
-    shard or between it and `folder`. `folder` itself may be a link.
+    The shards are sorted by their numbers or names. Raises IntegrityError if there is no shard. Raises IntegrityError
+    too if a shard contains a link, or if a folder between `folder` and a shard is a link. `folder` itself may be a
+    link.
     """
     shards = [folder] if os.path.lexists(folder / CARD) else [card.parent for card in _below(folder)]
     for shard in shards:
@@ -175,7 +176,7 @@ def home_of(shards: Sequence[Path]) -> Path:
 
 def added_to(home: Path) -> list[Path]:
     """Return the folders of the shards that were added to the index in the folder `home`, in the order of their
-    numbers. Raises IntegrityError if one of them contains a link."""
+    numbers. Raises IntegrityError if the folder ADDED is a link or contains a link."""
     require_no_links(home, home / ADDED)
     folders = [folder for folder in (home / ADDED).glob("*-*") if folder.name.partition("-")[0].isdecimal()]
     folders.sort(key=lambda folder: int(folder.name.partition("-")[0]))
@@ -208,7 +209,8 @@ def indexes_of_run(folder: Path) -> list[Path]:
 
 
 def several(folder: Path, shards: Collection[Path]) -> IntegrityError:
-    """Return the error for a folder that contains several indexes, of which the user must name one."""
+    """Return the error for a folder that contains several indexes. The error tells the user to name one of the
+    indexes."""
     names = sorted(shard.relative_to(folder).as_posix() for shard in shards)
     return IntegrityError(
         f"{folder} contains several indexes: {', '.join(names)}. Name one of them, such as {folder / names[-1]}."

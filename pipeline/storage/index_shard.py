@@ -84,8 +84,8 @@ class IndexWriter:
     def add(self, name: str, data: bytes | memoryview | Writer) -> None:
         """Write the file `name`, which is a path with forward slashes below the folder of the shard.
 
-        The file gets its name when `commit` is called. If `data` is a Writer, the parts that it produces are written in
-        turn, so that the content is never complete in memory.
+        The file gets its name when `commit` is called. If `data` is a Writer, its parts are written one after another,
+        so that the whole content is never in memory.
 
         Raises IntegrityError if `name` is not a plain relative name or leads through a link, and JointspaceError if the
         file cannot be written.

@@ -97,8 +97,8 @@ class SplitRows:
     """The captioned images of a split with their captions: ids, features and text vectors.
 
     `image_id` (n,) and `sentence_id` (m,) are the ids. `features` has an array (n, dim) for each image encoder, and
-    `sentences` a dense or sparse array (m, dim) for each text encoder, both in their stored dtypes. Caption j belongs
-    to the image in row `owners[j]` of the n images.
+    `sentences` has a dense or sparse array (m, dim) for each text encoder. The arrays have their stored dtypes. Caption
+    j belongs to the image in row `owners[j]` of the n images.
     """
 
     image_id: np.ndarray
@@ -119,7 +119,7 @@ def read_split(features: Features, sentences: Texts, encoders: tuple[str, ...], 
     """Read the first `limit` captioned images of `split`, with their captions.
 
     `features` has the features of the image encoders `encoders`, and `sentences` has the shards of text vectors by text
-    encoder. Raises IntegrityError if there are no such images.
+    encoder. Raises IntegrityError if the split has no captioned image.
     """
     parts: list[SplitRows] = []
     manifest = features.manifest
@@ -346,7 +346,8 @@ class PairSet:
 
 
 class JoinedPairs:
-    """Two sets of pairs as a single set, in which the folds of the second set follow the folds of the first set.
+    """Two sets of pairs as a single set. The folds of the first set have the lower numbers, and the folds of the second
+    set have the numbers after them.
 
     The caller makes sure that both sets have the same views and encoders.
     """
@@ -377,7 +378,8 @@ class JoinedPairs:
             yield from part.blocks(own, encoders, text_encoders, rows)
 
     def _split_folds(self, folds: Sequence[int]) -> list[tuple[PairSet, list[int]]]:
-        """Return both sets, each with the `folds` that belong to it. The folds of each set are numbered from 0."""
+        """Return each of the two sets with its share of the `folds`. In the result, the folds of each set are numbered
+        from 0."""
         first, second = self._parts
         own = [fold for fold in folds if fold < first.n_folds]
         return [(first, own), (second, [fold - first.n_folds for fold in folds if fold >= first.n_folds])]

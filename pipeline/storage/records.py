@@ -25,8 +25,9 @@ from pipeline.storage.json_files import Count, Finite, Form, Json, read_json, to
 ALIGNMENTS = "alignments"
 SUMMARY = "summary"
 RANKS = ("image_to_sentence", "sentence_to_image", "owners", "sentence_similarity")
-"""The arrays of an evaluation on a gallery of n images with m captions: the ranks (n,) and (m,) of the two directions,
-the image (m,) of each caption, and the ranks (m,) of caption similarity, if they were measured."""
+"""The arrays of an evaluation on a gallery of n images with m captions. The first two are the ranks (n,) and (m,) of
+the two directions. `owners` (m,) has the image of each caption. `sentence_similarity` has the ranks (m,) of caption
+similarity, and is missing if they were not measured."""
 
 
 class Terms(Form):

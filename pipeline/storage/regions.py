@@ -212,9 +212,9 @@ EMBEDDED_PHRASES = "embedded-phrases"
 
 
 def write_phrases(folder: Path, regions: pa.Table, phrases: pa.Table, **about: Unpack[About]) -> None:
-    """Write the tables `regions` and `phrases` into `folder`, with one commit record for both.
+    """Write the tables `regions` and `phrases` into `folder`, with one commit record for both tables.
 
-    `about` has the provenance and the details, of which PhraseVectors reads `model`, `split` and `dim`.
+    `about` has the provenance and the details. PhraseVectors reads `model`, `split` and `dim` from the details.
     """
     beside = {REGIONS_TABLE: to_parquet(regions)}
     path = Path(folder) / PHRASES_TABLE

@@ -1,12 +1,12 @@
 """An index of one or more index shards of the same model, which are searched together.
 
-The rows of all shards are numbered from 0 in the order of the shards. If a shard has an id that an earlier shard may
-have too, a number is added to all ids of the shard, so that they are larger than the ids of the earlier shards. Removed
-rows keep their ids, so a removal does not change other ids. The model, the encoders and the vocabulary are read from
-the first shard.
+The rows of all shards are numbered from 0 in the order of the shards. If a shard may have the same id as an earlier
+shard, a number is added to all ids of the later shard. Its ids are then larger than the ids of the earlier shards.
+Removed rows keep their ids, so a removal does not change other ids. The model, the encoders and the vocabulary are read
+from the first shard.
 
-The index in a folder consists of the shards that were built there, and of the shards that were added to it later (in
-the subfolder pipeline.storage.index_folder.ADDED).
+The index in a folder consists of the shards that were built in this folder, and of the shards that were added to the
+index later (in the subfolder pipeline.storage.index_folder.ADDED).
 """
 
 import logging
@@ -156,9 +156,9 @@ def open_index(*folders: Path, added: bool = True, run: Path | None = None, skip
     another model are ignored with a warning. `run` is the run from which the indexes come, if the user has named it.
     With `skip_verified`, a large file that was verified before is not hashed again unless it was changed since.
 
-    Raises IntegrityError for a folder without an index, or with indexes of several models, for a damaged card, and for
-    an index that lacks one of its shards. Raises UsageError if the folders have different models, or if a folder is
-    given twice.
+    Raises IntegrityError if a folder has no index or has indexes of several models, if a card is damaged, or if an
+    index lacks one of its shards. Raises UsageError if the folders have different models, or if a folder is given
+    twice.
     """
     opened: list[IndexShard] = []
     for folder in folders:

@@ -151,7 +151,8 @@ def _inner_run(path: Path, run: Path, runs: Set[Path]) -> Path | None:
 def _sort_file(survey: Survey, path: Path, status: os.stat_result | OSError, folders: Sequence[str]) -> None:
     """Add the file `path` to the list in `survey` to which it belongs.
 
-    `status` is its status, or the error if it cannot be examined. `folders` are the names of its folders below the run.
+    `status` is the status of the file, or the error if the file cannot be examined. `folders` are the names of the
+    folders between the run and the file.
     """
     found = survey.found
     if isinstance(status, OSError):
@@ -318,8 +319,8 @@ class TraceRows:
     """The rows of one file that belong to an image.
 
     `of` names the subject of the rows: the image itself, its captions, its regions and so on. If there are no rows,
-    `note` gives the reason, as far as it is known. For rows of an index whose recall was measured, `note` gives this
-    recall. In all other cases, `note` is empty.
+    `note` has the reason, if it is known. For rows of an index whose recall was measured, `note` has this recall. In
+    all other cases, `note` is empty.
     """
 
     file: Path
@@ -332,8 +333,9 @@ class TraceRows:
 class ImageTrace:
     """The rows of an image in a run.
 
-    `image`, `sentences` and `documents` are its rows in the tables of the manifest, and `boxes` is the number of its
-    boxes there. `shard` is the number of the shard that contains the image. `places` are its rows in all other files.
+    `image`, `sentences` and `documents` are the rows of the image in the tables of the manifest, and `boxes` is the
+    number of its boxes in the manifest. `shard` is the number of the shard that contains the image. `places` are the
+    rows of the image in all other files.
     """
 
     image: dict[str, Any]
@@ -345,10 +347,10 @@ class ImageTrace:
 
 
 def find_image(manifest: Manifest, name: str) -> StoredPhoto | None:
-    """Find the image that `name` means, by the rules of `jointspace remove`. Return None if there is none.
+    """Find the image that `name` means, by the rules of `jointspace remove`. Return None if there is no such image.
 
-    If `name` is a file with several images, such as a tar shard, the first of them is returned. Raises InputError if it
-    is not clear which of several images the name means.
+    If `name` is a file with several images, such as a tar shard, return the first of these images. Raises InputError if
+    it is not clear which of several images the name means.
     """
     shards = range(manifest.n_shards)
     if (match := ID.fullmatch(name)) and "id:" in name and len(match[1]) <= MAX_DIGITS:

@@ -38,8 +38,8 @@ log = logging.getLogger(__name__)
 def read_pairs(path: Path) -> list[SentenceRecord]:
     """Read a table of photos and captions, in any of the formats of pipeline.collections.formats.rows.
 
-    Return one record per caption, with the name of the photo and the number of the row. Raises UsageError if there is
-    no such table, and InputError if it has no column of captions or a row without a photo or a caption.
+    Return one record per caption, with the name of the photo and the number of the row. Raises UsageError if the file
+    does not exist. Raises InputError if the table has no column of captions, or has a row without a photo or a caption.
     """
     if not path.is_file():
         raise UsageError(
@@ -158,8 +158,9 @@ def _read_images(searcher: Searcher, ids: Sequence[int], rng: np.random.Generato
 def choose_background(own: np.ndarray, rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Return the rows of an index that form the background of a calibration.
 
-    These are the rows `own` of photos with captions, followed by a sample of the other `rows`, drawn with `rng`. The
-    background has BACKGROUND_IMAGES rows, or all `rows` if there are fewer. If `own` has more, there is no sample.
+    The first rows are `own`, which are the rows of photos with captions. A sample of the other `rows`, drawn with
+    `rng`, follows. The background has BACKGROUND_IMAGES rows, or all `rows` if there are fewer. If `own` has more than
+    BACKGROUND_IMAGES rows, there is no sample.
     """
     others = np.setdiff1d(rows, own)
     count = min(len(others), max(0, BACKGROUND_IMAGES - len(own)))

@@ -37,13 +37,14 @@ JSON_BATCH_ROWS = 1000
 def export(index: Path, kind: str, output: Path, code: str, dims: int | None) -> dict[str, int]:
     """Export the vectors and the rows of an index to the new folder `output`.
 
-    Returns the number of written rows under `images` and, if the index has vectors of captions, under `sentences`.
+    Returns the number of written rows under `images`. If the index has vectors of captions, the result also has the
+    number of their rows under `sentences`.
 
     `kind` is `npy`, `parquet` or `faiss`. With `faiss`, the vectors are stored as codes of the type `code`, on `dims`
     axes, or on the usual number of axes if `dims` is None (see pipeline.index.codes). The folder appears under its name
     only when all files in it are complete. The file export.json in the folder describes the model of the vectors.
     Raises UsageError if `output` exists, if the vectors cannot be exported, or if they have fewer than `dims`
-    dimensions, and JointspaceError if the files cannot be written.
+    dimensions. Raises JointspaceError if the files cannot be written.
     """
     stored = open_index(index)
     counts = {}

@@ -150,8 +150,8 @@ def _list_prepared(names: Iterable[str], origins: Mapping[str, Origin], role: En
 def _add_tables(writer: IndexWriter, run: Run, encoders: Iterable[str], ids: Mapping[str, np.ndarray]) -> None:
     """Add the tables of the images and sentences with the `ids` to an index shard.
 
-    The table of the images also has their weak texts, and, if features of an image were mapped from another encoder,
-    the column `mapped_from`. `encoders` are the names of the image encoders of the model.
+    The table of the images also has the weak texts of the images. If features of an image were mapped from another
+    encoder, the table has the column `mapped_from`. `encoders` are the names of the image encoders of the model.
     """
     for modality, rows in ids.items():
         table = run.manifest.rows(modality, rows)
@@ -195,9 +195,10 @@ def add_indexes(
 
     For a multi-vector model, outlines are added too, which say which vectors belong to which item. The index of the
     images is tuned and measured with `queries`, and the index of the sentences with images. If there are no sentences,
-    only the images are indexed, unless the model is a multi-vector model. `share(modality)` returns the vectors on
-    which the FAISS indexes of all shards are trained, or a trained index that they share, or None if this shard trains
-    its own (see `_shared_training`).
+    only the images are indexed, unless the model is a multi-vector model.
+
+    `share(modality)` returns the training that all shards of the index share (see `_shared_training`): the vectors on
+    which a FAISS index is trained, or a trained index. It returns None if this shard trains its own FAISS indexes.
     """
     several = embeddings.multi_vector
     requirements = Requirements.of(settings)

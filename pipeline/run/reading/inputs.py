@@ -34,8 +34,8 @@ def feature_shards(encoders: "Iterable[str]", layout: Layout) -> dict[str, Shard
 def generator_inputs(config: "Config", layout: Layout, generator: str) -> Inputs:
     """Return the inputs for training and evaluating a generator, except features.
 
-    The inputs are the `manifest`, the `tokens` of the sentences, their `vocabulary`, and `space`: the index whose joint
-    space the generator uses, or None if it uses no joint space.
+    The inputs are the `manifest`, the `tokens` of the sentences, their `vocabulary`, and `space`. `space` is the index
+    whose joint space the generator uses, or None for a generator without a joint space.
     """
     space = None
     if config.generator(generator).settings.in_space:

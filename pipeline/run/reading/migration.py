@@ -146,9 +146,9 @@ class MigrationTask:
     def write(self, migration: Migration, folder: Path) -> None:
         """Write a new folder with images.npy (a vector for each old row), images.txt (the row names) and maps.npz.
 
-        Rows that have a new vector keep it. All other rows are mapped. The names of old vectors without names are
-        their row numbers, from 0. Raises UsageError if the folder exists, and InputError if a name contains a line
-        break.
+        Rows that have a new vector keep this vector. The old vectors of all other rows are mapped. If the old vectors
+        have no names, the names are the row numbers, from 0. Raises UsageError if the folder exists, and InputError if
+        a name contains a line break.
         """
         names = _gallery_names(self.old)
         for name in names:
@@ -179,9 +179,9 @@ def migrate(
     """Fit maps between old vectors (n, D) and new vectors (k, d) of some of the same photos, compared by cosine.
 
     `new[i]` belongs to `old[rows[i]]`. Without `rows`, `new` must have a vector for each of `old`, in the same order.
-    `texts` (m, d) are vectors of captions in the space of `new`, by which both maps become better. `texts[j]` belongs
-    to `old[owners[j]]`. Without `owners`, `texts` must have one vector for each of `old`. The arrays may be memory
-    maps. At most 20,000 rows and 100,000 captions are used, which `seed` draws.
+    `texts` (m, d) are vectors of captions in the space of `new`. They make both maps better. `texts[j]` belongs to
+    `old[owners[j]]`. Without `owners`, `texts` must have one vector for each of `old`. The arrays may be memory maps.
+    At most 20,000 rows and 100,000 captions are used, and `seed` decides which.
 
     >>> rng = np.random.default_rng(0)
     >>> new = rng.normal(size=(500, 8))

@@ -175,9 +175,11 @@ class RecipeSide:
             self.arrays |= {f"map {name}": array for name, array in dense.items()}
 
     def add_centring(self, text_encoders: Mapping[str, Parameters]) -> None:
-        """Add the mean that each text encoder subtracts from its vectors, and the matrix that then whitens the vectors.
+        """Add the mean that each text encoder subtracts from its vectors, and the matrix with which it then whitens the
+        vectors.
 
-        `text_encoders` has the stored parameters by name. An encoder may have both, only the mean, or neither.
+        `text_encoders` has the stored parameters by name. An encoder may have a mean and a matrix, only a mean, or
+        neither.
         """
         for encoder in self.settings["encoders"]:
             stored = text_encoders.get(encoder["name"])

@@ -277,7 +277,8 @@ def read_region_texts(run: Run, path: Path) -> dict[tuple[int, Corners], list[st
 def read_label_names(config: "Config") -> dict[str, frozenset[str]]:
     """Read the file that the key `phrases.names` names, and return the names of each label of a box, in lower case.
 
-    Return an empty mapping if there is no such file. Raises InputError if the file cannot be read or has a faulty line.
+    Return an empty mapping if this file does not exist. Raises InputError if the file cannot be read or has a faulty
+    line.
     """
     path = Path(config.data_root) / (config.phrases.names or "")
     return read_names(path) if path.is_file() else {}

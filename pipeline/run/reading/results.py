@@ -51,7 +51,7 @@ def closing_lines(run: Path) -> list[str]:
     """Return the lines that are printed at the end of the run in the folder `run`.
 
     The lines show the recalls of each model, the warnings of `ingest`, the path of the report, and a search with the
-    best model, as far as the run has these. Raises IntegrityError if a file is damaged.
+    best model. A line is left out if the run does not have its content. Raises IntegrityError if a file is damaged.
     """
     from pipeline.metrics.summary import compare_briefly
 

@@ -81,10 +81,10 @@ def read_trees(
 
 
 def read_sentence_trees(run: Run, analyze: Callable[[str], list[str]], sentence_id: np.ndarray) -> list[SentenceTrees]:
-    """Read the trees of the sentences `sentence_id` (m,), which must ascend, over the words that `analyze` finds in
-    them.
+    """Read the trees of the sentences `sentence_id` (m,), which must ascend. The trees are over the words that
+    `analyze` finds in a sentence.
 
-    Shards without such a sentence are not opened.
+    Shards without any of these sentences are not opened.
     """
     trees = []
     for number in range(run.manifest.n_shards):
@@ -168,7 +168,8 @@ def open_documents(run: Run, documents: str) -> "Callable[[ShardRows], tuple[pa.
 def read_extra_text(config: "Config") -> list[str]:
     """Read the sentences in `language_text.file`. Return an empty list if no file is configured.
 
-    Raises InputError if the file cannot be read, and, with the line, if a line has too few columns.
+    Raises InputError if the file cannot be read or has a line with too few columns. The message has the number of the
+    line.
     """
     file = config.language_text.file
     column = config.language_text.column
