@@ -86,7 +86,8 @@ def examine(folder: Path) -> list[Finding]:
 
 
 def free_memory() -> int:
-    """Return the bytes of memory that new processes can use. In a container, its memory limit is taken into account.
+    """Return the bytes of memory that new processes can use. In a container, the memory limit of the container is taken
+    into account.
 
     Returns 0 if the system does not report its free memory.
     """

@@ -124,8 +124,8 @@ class FileBatch:
         """Give all files their final names.
 
         The older commit records are removed first, in reverse order. Then the files are renamed in the order in which
-        they were added. If the process is killed during this, or a rename fails, some files are new and others are old
-        or missing. Readers still never see a mixture, because each commit record that exists at that moment, old or
+        they were added. If the process is killed before the end, or a rename fails, some files are new and others are
+        old or missing. Readers still never see a mixture, because each commit record that exists at that moment, old or
         new, vouches for files that match it. An artefact whose older record was removed, but whose new record has not
         appeared, has to be made again. In a batch without commit records, each file is either old or new.
 

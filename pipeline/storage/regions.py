@@ -152,9 +152,9 @@ class RegionRows:
 
     The constructor opens the shards, and `packed` reads regions. `folders` maps each encoder to the folder of its
     region shards. A region has the concatenated features of all encoders. `dims` has the dimension of the features of
-    each encoder, and `encoders` maps each encoder to the origin of its features: {"encoder": digest}, or {"imported":
-    fingerprint} for precomputed features. Raises IntegrityError if a shard is not valid, if the encoders do not have
-    the same regions, and, with `complete`, if an image has no regions.
+    each encoder, and `encoders` maps each encoder to the origin of its features: {"encoder": digest}, or
+    {"imported": fingerprint} for precomputed features. Raises IntegrityError if a shard is not valid, if the encoders
+    do not have the same regions, and, with `complete`, if an image has no regions.
     """
 
     def __init__(

@@ -35,8 +35,8 @@ class ImageSource:
 
         Without `offset`, the image is the whole file `path` below the root. With `offset` and `size`, both in bytes, it
         is a member of the tar shard `path`. With `offset` only, it is the row `offset` of the Parquet file `path`.
-        Raises InputError if the file cannot be read, is not a regular file, is larger than MAX_PHOTO_BYTES or
-        truncated. Raises InputError too if a link leads out of the root and `follow_links` is false.
+        Raises InputError if the file cannot be read, is not a regular file or is truncated, or if a file or member is
+        larger than MAX_PHOTO_BYTES. Raises InputError too if a link leads out of the root and `follow_links` is false.
         """
         most = MAX_PHOTO_BYTES if offset is None else math.inf
         descriptor = open_plain(str(self.root), path, most, self.follow_links)
