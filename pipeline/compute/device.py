@@ -40,12 +40,12 @@ CPU_BATCH_IMAGES = 32
 """Number of images in one forward pass on a CPU, unless the configuration sets another number."""
 GPU_BATCH_IMAGES = 256
 """Number of images in one forward pass on a GPU, unless the configuration sets another number. For encoders that take
-pixels, `grow_batch` may increase it."""
+pixels, `grow_batch` may increase this number."""
 MAX_BATCH_IMAGES = 2048
 """Largest number of images in one forward pass on a GPU that `grow_batch` tries during the extraction of features."""
 MIN_SPEEDUP = 1.05
-"""Smallest speed-up with which `grow_batch` accepts a doubled batch: its number of rows per second, divided by the
-number of rows per second of the batch before."""
+"""Smallest speed-up with which `grow_batch` accepts a doubled batch. The speed-up is the number of rows per second with
+the doubled batch, divided by the number of rows per second with the batch before."""
 MIN_COSINE = 0.999
 """Minimum cosine between an image's features from a larger batch and from the first, smallest batch. If one image has a
 smaller cosine, `grow_batch` does not use the larger batch."""
@@ -234,8 +234,8 @@ def _float32_products(precision: str) -> Iterator[None]:
 
 
 MEMORY_FULL = re.compile("out of memory|_ALLOC(ATION)?_FAILED|SPARSE_STATUS_INSUFFICIENT_RESOURCES")
-"""Pattern in the messages of CUDA, cuBLAS, cuDNN, cuSPARSE and torch if a GPU's memory is full, or too small for a
-product."""
+"""Pattern in a message of CUDA, cuBLAS, cuDNN, cuSPARSE or torch which says that the memory of a GPU is full, or too
+small for a product."""
 NO_ENGINE = "unable to find an engine"
 """Part of torch's message if all methods for a convolution failed. The usual cause is a lack of memory."""
 
@@ -243,8 +243,8 @@ NO_ENGINE = "unable to find an engine"
 def memory_is_full(error: RuntimeError, rows: int) -> bool:
     """Return whether the message of `error` says that a GPU had too little memory for a batch of `rows` rows.
 
-    A message with NO_ENGINE names no cause. It counts as a lack of memory if there are several rows, because fewer rows
-    may succeed, but not if there is a single row.
+    A message with NO_ENGINE names no cause. If there are several rows, such a message counts as a lack of memory,
+    because fewer rows may succeed. For a single row, it does not count.
     """
     return bool(MEMORY_FULL.search(str(error))) or (rows > 1 and NO_ENGINE in str(error))
 
@@ -253,10 +253,10 @@ def grow_batch(describe: "Callable[[int], np.ndarray]", size: int, most: int) ->
     """Double the batch `size` while this makes the GPU faster, up to `most` rows, and return the final size.
 
     A doubled batch is accepted if it fits in the GPU's memory, if it computes at least MIN_SPEEDUP times as many rows
-    per second as the batch before, and if no features change (see MIN_COSINE). `describe(n)` returns the features (n,
-    dim) of a batch of n rows. Row i must be the same in all batches, and must equal row i modulo `size`, because all
-    features are compared with the features of the first batch. Each size is computed twice, and only the second call is
-    timed, because kernels are chosen in the first call.
+    per second as the batch before, and if no features change (see MIN_COSINE). `describe(n)` computes the features (n,
+    dim) of a batch of n rows. All batches must consist of the first `size` rows, repeated as often as needed, because
+    all features are compared with the features of the first batch. Each size is computed twice, and only the second
+    call is timed, because kernels are chosen in the first call.
     """
     import numpy as np
     import torch
@@ -304,9 +304,9 @@ class OomBatcher:
     def map(self, function: Callable[[slice], Result], count: int) -> list[Result]:
         """Call `function(rows)` for consecutive slices `rows` of the `count` rows, and return the results in order.
 
-        If a call runs out of GPU memory, it is repeated with half as many rows, and `size` stays at this number for all
-        later slices and calls of `map`. The function must therefore not change any state before it has allocated all
-        its memory. Raises UsageError if the memory is too small for one row.
+        If a call runs out of GPU memory, the call is repeated with half as many rows, and `size` stays at this number
+        for all later slices and calls of `map`. The function must therefore not change any state before it has
+        allocated all its memory. Raises UsageError if the memory is too small for one row.
         """
         results: list[Result] = []
         start = 0
@@ -345,9 +345,9 @@ def take_gpus(count: int) -> None:
     """Lock `count` of the visible GPUs for this process, and hide all other GPUs by CUDA_VISIBLE_DEVICES.
 
     The call waits until other processes of this user have released enough GPUs, and must come before CUDA starts. After
-    `take_gpus(0)`, no GPU is visible. If at most `count` GPUs are visible, all of them stay visible without a lock,
-    because a job queue has chosen them. Raises UsageError if the folder of the locks cannot be created, is a link, or
-    belongs to another user.
+    `take_gpus(0)`, no GPU is visible. If at most `count` GPUs are visible, all of them stay visible, and no lock is
+    taken, because a job queue has chosen these GPUs. Raises UsageError if the folder of the locks cannot be created, is
+    a link, or belongs to another user.
     """
     names = visible_names()
     if count == 0:

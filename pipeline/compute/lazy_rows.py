@@ -17,8 +17,10 @@ ENTRY = np.dtype([("column", np.int32), ("value", np.float32)])
 
 
 class LazyRows(Protocol):
-    """The type of an array (n, ...), or of an object that reads rows (k, ...) when it is indexed with row numbers
-    (k,)."""
+    """The type of an array (n, ...), or of an object that looks like an array (n, ...) but reads its rows on request.
+
+    `lazy[rows]` reads the rows with the numbers `rows` (k,), and returns them as an array (k, ...).
+    """
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -27,8 +29,11 @@ class LazyRows(Protocol):
 
 
 class ChosenRows:
-    """The rows of an `array` with the numbers `chosen` (n,), as if they were an array (n, ...) of their own. Row i of
-    this object is the row `chosen[i]` of `array`. Rows are only read when this object is indexed."""
+    """Some rows of an `array`, which look like an array (n, ...) of these rows.
+
+    Row i of this object is the row `chosen[i]` of `array`. `chosen` (n,) has row numbers. Rows are only read when this
+    object is indexed.
+    """
 
     def __init__(self, array: "np.ndarray | Chained", chosen: np.ndarray) -> None:
         self._array = array
@@ -40,11 +45,11 @@ class ChosenRows:
 
 
 class Chained:
-    """One or more arrays (n_k, ...) that look like one concatenated array (n, ...) without being read.
+    """One or more arrays `parts` (n_k, ...) that look like one concatenated array (n, ...) without being read.
 
     `chained[rows]` reads some of the n rows and returns them with the type `dtype`, or the type of the first array if
-    `dtype` is None. `bounds` has the number of the first row of each array, followed by n. If `bounds` is None, the
-    lengths of all `parts` are read, which opens parts that are opened on use.
+    `dtype` is None. `bounds` has the number of the first row of each array, followed by n. If `bounds` is None, it is
+    computed from the lengths of all arrays. Arrays that are opened on first use are then all opened.
     """
 
     def __init__(

@@ -39,7 +39,8 @@ MAX_CHUNKS = 64
 
 
 def split_into_chunks(shards: int, shard_size: int) -> list[range]:
-    """Divide the numbers 0 to `shards` - 1 of shards into consecutive ranges, the chunks.
+    """Divide `shards` shards, which are numbered from 0, into chunks, and return the range of shard numbers of each
+    chunk.
 
     A shard has `shard_size` images, and a chunk has at least one shard and about IMAGES_PER_CHUNK images. Chunks are
     larger if there would be more than MAX_CHUNKS of them. The size of larger chunks, in shards, is a power of two. The
@@ -62,8 +63,8 @@ def map_reduce(
     """Compute `function(item, *shared)` for each item, and combine the results to one result, in the order of `items`.
 
     There must be at least one item. `combine(a, b)` must be associative. If `scheduler` is `local`, the items are
-    computed in this process, one after another. `absorb`, if given, is then used instead of `combine`, and may write
-    the result into its first argument.
+    computed in this process, one after another, and `absorb` is used instead of `combine` unless it is None.
+    `absorb(a, b)` may write its result into `a`.
 
     Otherwise `scheduler` is the address of a Dask scheduler, `tcp://host:port`, whose workers have this package and see
     the same files. The function, items, results and `shared` are sent by pickle, and `shared` only once to each worker.

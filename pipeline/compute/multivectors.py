@@ -87,7 +87,7 @@ class MultiVectors(Ragged):
         return self.boxes
 
     def __getitem__(self, rows: slice | np.ndarray) -> Self:
-        """Return the items with the numbers `rows`, which are numbers (k,) or a slice with the step 1."""
+        """Return some of the items: `rows` has their numbers (k,), or is a slice with the step 1."""
         return self.between(*rows.indices(len(self))[:2]) if isinstance(rows, slice) else self.take(rows)
 
     def on(self, device: "torch.device") -> Self:
@@ -150,9 +150,9 @@ def read_outline(
     """Return `count` items without their vectors: their offsets, global vectors and boxes, from the stored `arrays`.
 
     `item` is `image` or `sentence`. The arrays are ITEM_offsets, ITEM_globals if the model has global vectors, and
-    `boxes` for images. `total` is the number of vectors of all items, or None if it is not known. Raises
-    IntegrityError, which names the file `path` and ends with the sentence `remedy`, if an array is missing or has a
-    wrong shape or type, or if the offsets do not divide `total` vectors among the items.
+    `boxes` for images. `total` is the number of vectors of all items, or None if it is not known. Raises IntegrityError
+    if an array is missing or has a wrong shape or type, or if the offsets do not divide `total` vectors among the
+    items. The message names the file `path`, and ends with the sentence `remedy`.
     """
     offsets = arrays.get(f"{item}_offsets")
     item_globals = arrays.get(f"{item}_globals")

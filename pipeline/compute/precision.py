@@ -22,7 +22,8 @@ FLOAT16_VALUES = 1 << 16
 
 
 def to_float32(block: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
-    """Return a float32 copy of `block` (any shape, float16 or float32). If `out` is given, it becomes the copy.
+    """Return a float32 copy of `block` (any shape, float16 or float32). The copy is written into `out` if `out` is
+    given.
 
     The conversion is exact. A float16 block is converted by torch, which is fastest, if torch is loaded already or if
     the block has at least MIN_ELEMENTS_FOR_TORCH elements. Otherwise a float16 block of more than FLOAT16_VALUES
@@ -92,8 +93,8 @@ def choose_precision(name: str, device: "torch.device") -> "torch.dtype":
 def scale_to_unit_length(rows: np.ndarray) -> np.ndarray:
     """Scale each row of `rows` (n, d), float32 or float64, to unit length in place, and return `rows`.
 
-    Rows of zeros stay zero. A row whose length is below 1e-15 or above 1e15, so that its squares may overflow or
-    vanish, is first divided by the greatest magnitude of its numbers.
+    Rows of zeros stay zero. If the length of a row is below 1e-15 or above 1e15, its squares may vanish or overflow, so
+    the row is first divided by the greatest magnitude of its numbers.
     """
     with np.errstate(over="ignore", under="ignore"):
         lengths = np.sqrt(np.einsum("ij,ij->i", rows, rows))

@@ -39,8 +39,10 @@ class Ragged:
         return runs(np.zeros(len(self), np.int64), self.lengths)
 
     def positions(self, rows: np.ndarray) -> np.ndarray:
-        """Return where the columns have the values of the rows with the numbers `rows` (k,): the positions of all these
-        values, one row after another, as (total,)."""
+        """Return the positions that the values of some rows have in the columns, one row after another, as (total,).
+
+        `rows` (k,) has the numbers of these rows.
+        """
         return runs(self.offsets[:-1][rows], self.lengths[rows])
 
     def take(self, rows: np.ndarray) -> Self:
@@ -55,7 +57,7 @@ class Ragged:
         return self._select(slice(first, last), slice(start, stop), self.offsets[start : stop + 1] - first)
 
     def blocks(self, size: int) -> list[Self]:
-        """Return all rows in order, in blocks of `size` rows, of which the last may be smaller. If there are no rows,
+        """Return all rows in order, in blocks of `size` rows. The last block may have fewer rows. If there are no rows,
         return one empty block."""
         return [self.between(start, min(start + size, len(self))) for start in range(0, max(1, len(self)), size)]
 

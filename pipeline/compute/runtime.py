@@ -2,9 +2,9 @@
 
 OpenBLAS uses Haswell kernels on AVX-512 CPUs that it does not recognise. In a measurement, the choice of a core type
 with AVX-512 made single-precision products 1.9 times faster. The threads of OpenMP and OpenBLAS wait for each other in
-a busy loop, which takes CPU time from the thread that they wait for, or from the next sparse product. The settings let
-them sleep instead. The settings are environment variables, which the libraries read when they are loaded. Therefore
-this module must not import a numeric library.
+a busy loop. This loop takes CPU time from the threads that still compute, or from the next sparse product. The settings
+let waiting threads sleep instead. The settings are environment variables, which the libraries read when they are
+loaded. Therefore this module must not import a numeric library.
 
 The GNU C library returns large freed blocks of memory to the system, and the system fills each new block with zeros.
 That takes half the time of a network's forward pass. The process therefore keeps freed blocks.
@@ -28,13 +28,13 @@ returned to the system."""
 
 
 def configure(count: int | None = None) -> None:
-    """Set the number of threads of numeric libraries to `count`, and the wait policy of threads, the BLAS kernels and
-    the memory allocator.
+    """Set the number of threads of numeric libraries, the wait policy of threads, the BLAS kernels and the memory
+    allocator.
 
-    If `count` is None, the number of threads that the user has set in the environment stays, or else the libraries
-    choose it. Values that the user has set in the environment for the core type (OPENBLAS_CORETYPE) or the wait policy
-    are kept. An empty OPENBLAS_CORETYPE leaves the choice to OpenBLAS. Raises RuntimeError if NumPy is loaded already,
-    because the settings would then have no effect.
+    The number of threads is `count`. If `count` is None, it is the number that the user has set in the environment, or
+    else the choice of the libraries. Values that the user has set in the environment for the core type
+    (OPENBLAS_CORETYPE) or the wait policy are kept. An empty OPENBLAS_CORETYPE leaves the choice to OpenBLAS. Raises
+    RuntimeError if NumPy is loaded already, because the settings would then have no effect.
     """
     if "numpy" in sys.modules:
         raise RuntimeError(
@@ -75,8 +75,8 @@ def return_freed_memory() -> None:
 
 @contextmanager
 def without_collection() -> Iterator[None]:
-    """Disable Python's cyclic garbage collection within the `with` block. Afterwards it is enabled again if it was
-    enabled before.
+    """Disable Python's cyclic garbage collection within the `with` block. After the block, the collection is enabled if
+    it was enabled before the block.
 
     Large imports leave no garbage, and the search for garbage takes a sixth of their time.
     """

@@ -18,7 +18,8 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 OUT_OF_MEMORY = "out-of-memory"
-"""First word of the reason of a Failure whose item needed too much memory, or whose process was killed."""
+"""First word of the `reason` of a Failure if the item needed too much memory, or if the process of the item was
+killed."""
 THREAD_STACK_BYTES = 8 << 20
 """Number of bytes that `memory_limit` allows for the stack of each thread."""
 _parent: Connection | None = None
@@ -58,9 +59,8 @@ def processor_limit(seconds: float, excess: str) -> Iterator[None]:
     """Limit the CPU time of the `with` block to `seconds`. A worker process that needs more time in the block is ended.
 
     The outcome of its item is then a Failure with the reason `excess`. Only the end of a process can interrupt a
-    decoder, so the block is not limited outside worker processes. If `seconds` is infinite, it is not limited either.
-    CPU time is limited instead of elapsed time, so that an image is not rejected because of a busy machine or a slow
-    disk.
+    decoder, so the time is limited only in worker processes. An infinite number of `seconds` means no limit. CPU time
+    is limited instead of elapsed time, so that an image is not rejected because of a busy machine or a slow disk.
     """
     if _parent is None or seconds == float("inf"):
         yield
@@ -154,10 +154,11 @@ def begin(serve: Callable[[Connection], None], connection: Connection, variables
 
 
 def serve_items(connection: Connection) -> None:
-    """Serve a Worker in its process: receive a function from the parent, confirm it by sending None, and then receive
-    lists of items and send the outcome of each item, a result or a Failure.
+    """Compute the outcomes of items in the process of a Worker.
 
-    The outcomes are sent individually, in order. The call returns when the parent closes the connection.
+    First, receive a function from the parent, and confirm it by sending None. Then receive lists of items. The outcome
+    of each item, which is a result or a Failure, is sent as soon as it is computed, in the order of the items. The call
+    returns when the parent closes the connection.
     """
     global _parent
     signal.signal(signal.SIGPROF, signal.SIG_DFL)

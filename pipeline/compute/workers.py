@@ -42,8 +42,8 @@ KILLED = f"{OUT_OF_MEMORY}: its worker process was killed, as the system does wh
 MIN_SHARED_BYTES = 1 << 12
 """Size in bytes of the smallest array that `shared_map` passes in shared memory. Smaller arrays are pickled."""
 MAX_WAITING_ITEMS = 4
-"""Maximum number of unfinished items in `behind`. If there are more, `behind` waits for the first of them before it
-takes the next item."""
+"""Maximum number of unfinished items in `behind`. If there are more, `behind` waits for the oldest item before it takes
+another item."""
 _PROCESSES = threading.RLock()
 """Lock for starting and joining child processes, because multiprocessing allows only one thread at a time to do so."""
 
@@ -62,9 +62,9 @@ def isolated_map(
     pickled. The number of threads of this process is divided among the processes. If the function needs modules that
     take long to import, `preload` names them, and the processes are forked from one process that has imported them. An
     item that runs out of memory, or whose process is killed, is tried once more in a new process, while no other item
-    is computed. If `processes` is 0, the function is called in this process, which a crash of the function then ends.
-    The worker processes are killed when the iteration ends for any reason. Raises JointspaceError if a process cannot
-    be started.
+    is computed. If `processes` is 0, the function is called in this process, and a crash of the function ends this
+    process. The worker processes are killed when the iteration ends for any reason. Raises JointspaceError if a process
+    cannot be started.
     """
     if not processes:
         for item in items:
@@ -153,8 +153,8 @@ def _write(
     def keep_in_pickle(buffer: pickle.PickleBuffer) -> bool:
         """Write the array `buffer` into the shared memory of this item, and return False.
 
-        An array that is smaller than MIN_SHARED_BYTES or that does not fit there is not written. Then return True, so
-        that the array stays in the pickle.
+        Return True, and write nothing, if the array is smaller than MIN_SHARED_BYTES or does not fit into the rest of
+        this memory. The array then stays in the pickle.
         """
         nonlocal position
         size = buffer.raw().nbytes
@@ -198,14 +198,14 @@ def start_process(
 ) -> tuple[BaseProcess, Connection]:
     """Start a process that calls `serve(connection)`. Return the process and the parent's end of the connection.
 
-    The environment `variables` are set before the process receives anything. They include the number of threads. NumPy
-    reads this number when it is imported, and the process imports it only when it unpickles a function. A process with
-    `daemon` is killed when this process ends, as the argument `daemon` of multiprocessing.Process says.
+    The environment `variables`, which include the number of threads, are set before the process receives anything.
+    NumPy reads the number of threads when it is imported, and the process imports NumPy only when it unpickles a
+    function. If `daemon` is true, the process is killed when this process ends (see multiprocessing.Process).
 
-    The process is spawned, because a forked process would inherit locks that other threads of this process hold. With
-    `preload`, it is forked from a process without further threads that has imported these modules, so that all
-    processes share the imports and their memory. The first call with `preload` starts that process, so later calls
-    cannot add modules to it.
+    The process is spawned if `preload` is empty. A forked process would inherit locks that other threads of this
+    process hold. `preload` names modules that take long to import. With `preload`, the process is forked from a server
+    process that has imported these modules and has no further threads, so all processes share the imports and their
+    memory. The first call with `preload` starts the server process, so later calls cannot add modules.
     """
     context = get_context("forkserver") if preload else get_context("spawn")
     connection, child_connection = context.Pipe()
@@ -250,10 +250,10 @@ def stream(connection: Connection) -> None:
 class Worker(Generic[Item, Result]):
     """A function that runs in a separate process.
 
-    `worker(item)` returns `function(item)` or a Failure. The process is started by the first call, and replaced by the
-    next call if it dies. Only one thread at a time uses the process, and other threads wait. The creator of the worker
-    must close it, for example by a `with` block. Calls raise JointspaceError if no process can be started, or if the
-    worker is closed.
+    `worker(item)` returns `function(item)` or a Failure. The first call starts the process. If the process dies, the
+    next call starts a new process. Only one thread at a time uses the process, and other threads wait. The creator of
+    the worker must close it, for example by a `with` block. Calls raise JointspaceError if no process can be started,
+    or if the worker is closed.
     """
 
     def __init__(
@@ -266,7 +266,8 @@ class Worker(Generic[Item, Result]):
         process.
 
         If `variables` is None or empty, the process is limited to one thread. `preload` names modules that take long to
-        import. If there are any, the process is forked from one process that has imported them, instead of spawned.
+        import. With `preload`, the process is forked from one process that has imported these modules, instead of
+        spawned.
         """
         self._function = function
         self._preload = preload
@@ -277,8 +278,11 @@ class Worker(Generic[Item, Result]):
         self._excess = ""
 
     def __call__(self, item: Item) -> Result | Failure:
-        """Return the function's result for an item, or a Failure. If the function runs out of memory, it is called once
-        more in a new process."""
+        """Return the function's result for an item, or a Failure.
+
+        If the function runs out of memory, or the system kills the process, the function is called once more in a new
+        process.
+        """
         (outcome,) = self.map([item])
         return self.map([item])[0] if lacked_memory(outcome) else outcome
 
@@ -286,8 +290,8 @@ class Worker(Generic[Item, Result]):
         """Return the function's result or a Failure for each item, in order.
 
         If the process dies, the item that it worked on is tried once more, because the item may not be the cause. An
-        item that takes too long, runs out of memory, or whose process the system kills, is not tried again. After an
-        item that runs out of memory, the next item gets a new process.
+        item is not tried again if it takes too long, if it runs out of memory, or if the system kills the process.
+        After an item that runs out of memory, the next item gets a new process.
         """
         results: list[Result | Failure] = []
         suspect = None
@@ -351,7 +355,8 @@ class Worker(Generic[Item, Result]):
         return process, connection
 
     def _bury(self, process: BaseProcess, connection: Connection) -> str:
-        """Kill the process unless it has ended, forget it, and return why it ended, as the reason of a Failure.
+        """Kill the process unless it has ended, so that the next call starts a new process. Return why the process
+        ended, as the reason of a Failure.
 
         Raises JointspaceError if the worker is closed.
         """
@@ -371,8 +376,9 @@ class Worker(Generic[Item, Result]):
 def behind(function: Callable[[Item], Result | None], items: Iterable[Item]) -> Iterator[Result]:
     """Call `function` on each item in one other thread, while this thread takes the next of the `items`.
 
-    Yields the results that are not None, in order. An exception of the function is raised here when its result is due.
-    The function is still called on all items that were taken from `items` before.
+    Yields the results that are not None, in order. If the function raises an exception for an item, the exception is
+    raised here in place of the item's result. Before that, the function is called on all items that were already taken
+    from `items`.
     """
     under_way: deque[Future[Result | None]] = deque()
     with ThreadPoolExecutor(1) as thread:

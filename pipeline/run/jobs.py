@@ -118,9 +118,10 @@ class Jobs:
     def _commit_paths(self, source: Input, shards: range | None) -> list[str]:
         """Return the paths of the commit records of an input, relative to the run's folder.
 
-        For an artefact of shards these are the records of the numbers in `shards`, or the pattern of all records if
-        `shards` is None. A key of the record on which readers depend follows after `#`. The list is empty for a file
-        that the user supplied, for the demo collection, and for an artefact outside the run's folder.
+        For an artefact of shards, the list has the records of the shards with the numbers in `shards`, or one pattern
+        for the records of all shards if `shards` is None. For an artefact of which readers use only the value under one
+        key of its record, the path ends with `#` and this key. The list is empty for a file that the user supplied, for
+        the demo collection, and for an artefact outside the run's folder.
         """
         if isinstance(source, Outside):
             return []

@@ -33,11 +33,11 @@ class Artefact:
 class Shards:
     """An artefact that consists of shards: `folder/shard-00000.h5` and so on, each with a commit record.
 
-    A part is the range of shards made by one job. It has the commit record `folder/part-00000.json`, which is
-    written when all shards of the part exist, and which lists the digests of their commit records.
+    A part is the range of shards made by one job. The commit record of a part is `folder/part-00000.json` and so on. It
+    is written when all shards of the part exist, and lists the digests of the commit records of these shards.
 
-    The files of a `chunked` artefact are `folder/chunk-00000.h5` and so on. Each is made from a chunk of the shards of
-    the manifest, and a single job makes all of them.
+    The files of a `chunked` artefact are `folder/chunk-00000.h5` and so on. Each file is made from a chunk of the
+    shards of the manifest, and a single job makes all files.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Shards:
     def every_commit(self) -> Path:
         """The path pattern of the commit records of all shards.
 
-        The commit records of jobs that read all shards name the shards by this pattern.
+        If a job reads all shards, its commit record lists this pattern as an input.
         """
         return self.folder / f"{self._label}-*{self.suffix}.json"
 
@@ -74,8 +74,11 @@ Made = TypeVar("Made", Artefact, Shards)
 
 @dataclass(frozen=True)
 class Line(Generic[Made]):
-    """An entry of the layout whose `pattern` is a fixed path below the folder of the run. As an attribute of a Layout,
-    it is the artefact that `make(root, pattern)` returns, where `root` is the folder of the run."""
+    """An entry of the layout for one artefact, whose `pattern` is a fixed path below the folder of the run.
+
+    An entry is declared as an attribute of the class Layout. In an object of this class, the attribute is the artefact
+    that `make(root, pattern)` returns. `root` is the folder of the run.
+    """
 
     pattern: str
     make: Callable[[Path, str], Made]
@@ -86,9 +89,13 @@ class Line(Generic[Made]):
 
 @dataclass(frozen=True)
 class NamedLine(Generic[Made]):
-    """An entry of the layout whose `pattern` is a path with {names} in braces. As an attribute of a Layout, it is a
-    method that takes a value for each of these names, such as a model, in the order of the names in the pattern. The
-    method returns the artefact that `make(root, path)` returns for the completed path."""
+    """An entry of the layout for artefacts of one kind, whose `pattern` is a path with {names} in braces.
+
+    An entry is declared as an attribute of the class Layout. In an object of this class, the attribute is a method. The
+    method takes a value for each name, such as the name of a model, in the order of the names in the pattern. It
+    returns the artefact that `make(root, path)` returns. `root` is the folder of the run, and `path` is the completed
+    pattern.
+    """
 
     pattern: str
     make: Callable[[Path, str], Made]
@@ -113,8 +120,9 @@ def shards(pattern: str, chunked: bool = False) -> NamedLine[Shards]:
 def artefact(pattern: str, commit: str = "", path: str = "", key: str = "") -> Line[Artefact]:
     """Declare an artefact at `pattern` + `path`, with its commit record at `pattern` + `commit`.
 
-    The commit record is the file itself, a file in the folder, or a file next to the file. If `key` is given, readers
-    of the artefact depend only on the value under this key in the commit record.
+    The commit record is the file of the artefact itself, another file in the folder of the artefact, or a file next to
+    the artefact. If `key` is given, readers of the artefact depend only on the value under this key in the commit
+    record.
     """
     return Line(pattern, lambda root, name: Artefact(name, root / f"{name}{path}", root / f"{name}{commit}", key))
 
@@ -126,7 +134,8 @@ def artefacts(pattern: str, commit: str = "", path: str = "") -> NamedLine[Artef
 
 
 def _permit_all(made: Artefact | Shards) -> None:
-    """Permit every artefact. This is `require` in the layout of commands, which have no declared inputs."""
+    """Permit every artefact. A layout calls this function as `require` if it belongs to a command, which has no
+    declared inputs."""
 
 
 @dataclass(frozen=True)
@@ -156,10 +165,11 @@ class Layout:
 
     encoder = artefacts("encoders/{encoder}", "/model.json")
     any_encoder = artefacts("{encoder}", "/model.json")
-    """An encoder by the path of its folder: `encoders/NAME` for images, `text/encoders/NAME` for texts."""
-    any_vectors = shards("{encoder}")
-    """The output vectors of an encoder by the path of their folder: `features/NAME` for images, `text/NAME` for
+    """An encoder. The argument is the path of its folder: `encoders/NAME` for images, `text/encoders/NAME` for
     texts."""
+    any_vectors = shards("{encoder}")
+    """The output vectors of an encoder. The argument is the path of their folder: `features/NAME` for images,
+    `text/NAME` for texts."""
     feature_map = artefacts("encoders/{encoder}/map", ".json", ".safetensors")
     """The linear map from another encoder's features to the features of this encoder."""
     features = shards("features/{encoder}")
@@ -175,7 +185,8 @@ class Layout:
     word_vectors = artefact("text/word-vectors", ".json", ".safetensors")
     parser = artefact("parser", "/pipeline.json")
     sentences = shards("text/{form}")
-    """The sentences in the form `tokens` or `trees`, or their vectors by the text encoder whose name `form` is."""
+    """The sentences as `tokens` or `trees`, or the vectors that a text encoder made from them. `form` is `tokens`,
+    `trees` or the name of the text encoder."""
     parses = Line("text/parses", lambda root, name: Shards(name, root / name, ".conllu"))
     documents = shards("text/documents/{documents}/{encoder}")
     """The vectors that a text encoder made from weak texts (title, tags, description)."""
@@ -184,14 +195,16 @@ class Layout:
     # --- models
 
     moments = shards("moments/{pairs}", chunked=True)
-    """Second-moment matrices of the pairs `target`, `dev` or `auxiliary/<documents>`. `study/target` and
-    `study/auxiliary/<documents>` have the matrices of the same pairs separately for each fold of the stage `study`."""
+    """Second-moment matrices of pairs. `pairs` is `target`, `dev`, `auxiliary/<documents>`, `study/target` or
+    `study/auxiliary/<documents>`. With `study`, the matrices are stored separately for each fold of the stage
+    `study`."""
     model = artefacts("models/{model}", "/model.json")
     model_vocabulary = artefacts("models/{model}/vocabulary.json")
     """The vocabularies of the members of an ensemble, in one file."""
     embeddings = shards("embeddings/{model}")
     index = artefacts("index/{bundle}", "/card.json")
-    """The index of a model. If it has several index shards, they are `<model>/00` and so on."""
+    """The index of a model. The argument is the name of the model. For one of several index shards, it is `<model>/00`
+    and so on."""
 
     # --- alignments and phrases of multi-vector models
 
@@ -236,9 +249,10 @@ class Layout:
 
     @property
     def removed(self) -> list[Path]:
-        """The paths of the lists of photos that `remove` has removed from the run's indexes, without their additions.
+        """The paths of the lists of photos that were removed from the run's indexes by the command `remove`.
 
-        Raises IntegrityError if a list, or a folder on the way to it, is a symbolic link.
+        The lists of the additions to the indexes are not included. Raises IntegrityError if a list, or a folder on the
+        way to it, is a symbolic link.
         """
         lists = sorted(path for depth in ("*", "*/*") for path in self.root.glob(f"index/{depth}/removed.txt"))
         for path in lists:

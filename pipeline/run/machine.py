@@ -86,7 +86,8 @@ def examine(folder: Path) -> list[Finding]:
 
 
 def free_memory() -> int:
-    """Return the bytes of memory that new processes can use, within the limit of a container, if any.
+    """Return the bytes of memory that new processes can use. In a container, the memory limit of the container is taken
+    into account.
 
     Returns 0 if the system does not report its free memory.
     """
@@ -232,9 +233,9 @@ class Speed:
 class Estimate:
     """The estimated needs of a run on a number of `images` and `sentences`.
 
-    `hours` has the hours that a single job takes to extract the features of all images, by measured encoder. `disk` has
-    bytes by kind of artefact, and `memory` has bytes of one job by stage. `not_measured` are the encoders that read
-    pixels and have no measured speed.
+    `hours` maps each measured encoder to the hours in which a single job extracts the features of all images. `disk`
+    maps each kind of artefact to its bytes on disk. `memory` maps a stage to the bytes that one job of the stage needs
+    in memory. `not_measured` are the encoders that read pixels and have no measured speed.
     """
 
     images: int

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 MIN_DECODERS = 2
-"""Number of decoding processes if the encoder runs on the CPU, and their smallest number if it runs on a GPU."""
+"""Default number of decoding processes if the encoder runs on the CPU. If the encoder runs on a GPU, the default is at
+least this number."""
 GPU_THREADS = 2
 """Number of threads of a job that are not used for decoding, but left to the processes that use GPUs. For each photo, a
 process that uses a GPU needs a small fraction of the time that decoding takes, so the number does not grow with the
@@ -100,8 +101,8 @@ class Run:
     def photographs(self) -> "ImageSource":
         """The source of the photos in the folder in which they are now.
 
-        This is the folder that `ingest` read, unless this folder no longer exists and data_root of the configuration
-        does. A warning is logged if the folder that `ingest` read no longer exists.
+        This is the folder that `ingest` read, or the folder data_root of the configuration if only data_root still
+        exists. A warning is logged if the folder that `ingest` read no longer exists.
         """
         from pipeline.storage.sources import ImageSource
 
@@ -184,7 +185,7 @@ class Run:
     def chosen(self, name: str) -> "Parameters | None":
         """Read the model from which the refit `name` takes its hyperparameters, which were chosen on dev.
 
-        Return None if the model `name` is not a refit, because its own fit then chooses its hyperparameters.
+        Return None if the model `name` is not a refit, and therefore chooses its own hyperparameters when it is fitted.
         """
         base = self.config.refitted(name)
         return self.model(base) if base else None
@@ -208,9 +209,11 @@ class Run:
 
     @property
     def sums(self) -> str:
-        """The place where sums over all shards are computed: the address of a running Dask scheduler, or `local`.
+        """The place where sums over all shards are computed: the address of a running Dask scheduler, or `local` for
+        this process.
 
-        It is `local`, which means this process, also if `scheduler` names a cluster that each command starts itself.
+        If `scheduler` is the name of a cluster that each command starts itself, such as `slurm`, the place is `local`
+        too.
         """
         scheduler = self.config.scheduler
         return scheduler if scheduler and "://" in scheduler else "local"
@@ -236,8 +239,8 @@ class Run:
 
     @property
     def batch_size(self) -> int:
-        """Number of images in one forward pass of an encoder: extract.batch_size, or, if that is null, a default for
-        the CPU or for the GPU."""
+        """Number of images in one forward pass of an encoder: the key extract.batch_size. If this key is null, the
+        number is a default for the CPU or for the GPU."""
         return self.config.extract.batch_size or (CPU_BATCH_IMAGES if self.gpu is None else GPU_BATCH_IMAGES)
 
     @property
@@ -264,13 +267,15 @@ class Run:
 
 
 class StageRun(Run):
-    """A run as the function of a stage sees it. It opens only the declared inputs and outputs of the stage.
+    """The run that the function of a stage gets. It opens only the declared inputs and outputs of the stage.
 
     `every` lists the names of the jobs in this call. `inputs` joins the inputs that the stage's `reads` and `may_read`
     return for each of these jobs. The layout raises UndeclaredInputError for any other artefact of the run. All methods
-    that open an artefact therefore raise this error too, because they take the path from the layout. For a stage over
-    shards that does not declare the whole manifest, the manifest raises the error for a table that is not among the
-    stage's `columns`. The table `images` is also allowed if `splits` is among the columns.
+    that open an artefact therefore raise this error too, because they take the path from the layout.
+
+    A stage over shards may declare `columns` instead of the whole manifest. UndeclaredInputError is then raised if the
+    function reads a table of the manifest that is not in `columns`. The table `images` may also be read if `splits` is
+    in `columns`.
     """
 
     def __init__(self, run: Run, stage: Stage, every: Sequence[Names]) -> None:

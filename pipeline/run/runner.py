@@ -118,8 +118,8 @@ class OpenStage:
     def make_one(self, number: int) -> None:
         """Make one shard.
 
-        If the call of the stage's function that made the previous shard has not ended, this call makes the shard too.
-        Otherwise the function is called anew.
+        If the function of the stage has not ended after the previous shard, it continues and makes this shard. If it
+        has ended, it is called anew.
         """
         self._waiting.append(number)
         if next(self._making, None) is None and self._waiting:
@@ -131,7 +131,8 @@ class OpenStage:
             yield self._waiting.popleft()
 
     def _missing(self, numbers: Iterable[int], opened: Callable[[], None]) -> Iterator[ShardJob]:
-        """Yield the jobs of the missing shards among `numbers`, or of all of them if the task makes shards anew.
+        """Yield the jobs of the missing shards among `numbers`. If the task makes shards anew, yield the jobs of all
+        `numbers`.
 
         `opened` is called before the first job is yielded, or at the end if there is no job.
         """
@@ -254,9 +255,10 @@ def remove_former(shards: Shards, count: int, parts: int) -> None:
 
 
 def _make_missing(run: Run, stage: Stage, task: ShardTask, numbers: Sequence[int]) -> Iterator[int]:
-    """Make the shards `numbers` on a cluster, in several processes or in this process, and yield their numbers.
+    """Make the shards `numbers`, and yield the number of each shard when it is committed.
 
-    The configuration and the number of GPUs decide where they are made.
+    The configuration and the number of GPUs decide whether the shards are made on a cluster, in several processes, or
+    in this process.
     """
     config = run.config
     if not numbers:

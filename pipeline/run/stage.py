@@ -135,7 +135,7 @@ class Job:
     """A job of a stage: the artefacts made by one call of its function.
 
     `names` identify the job, such as a model and a split. `outputs` are the artefacts that the stage's `writes`
-    returns, and `path` is the file or folder of the first of them. `provenance` is stored in the commit records of the
+    returns, and `path` is the file or folder of the first output. `provenance` is stored in the commit records of the
     outputs. `digests` maps the name of each input to the digest of its content, and also has the fingerprints that the
     stage's `also` returns.
     """
@@ -191,16 +191,18 @@ class Stage:
     """A stage, declared by `@stage(version=..., ...)` above its function.
 
     The function has one of two forms. `function(run, job, *names)` makes the artefacts of one job.
-    `function(run, jobs, *names)` makes shards: it first opens the files that all shards need, then takes one ShardJob
-    after another from the iterator `jobs`, and yields the number of each shard as soon as the shard is committed. The
-    function may take further jobs before it yields the number of the first. The parameters after the second, such as
-    `model` and `split`, are the names of a job. `run` is a StageRun, which opens only declared artefacts.
+    `function(run, jobs, *names)` makes shards. It first opens the files that all shards need. Then it takes one
+    ShardJob after another from the iterator `jobs`, and yields the number of each shard as soon as the shard is
+    committed. It may take further jobs before it yields the number of an earlier shard. The parameters after the
+    second, such as `model` and `split`, are the names of a job. `run` is a StageRun, which opens only declared
+    artefacts.
     """
 
     function: Callable[..., Any]  # Any: the parameters decide which of the two forms it has
     version: int
     """Number of the version of the function. It is increased when the same inputs give other results. Artefacts of
-    another version are made anew. Artefacts that depend on them are made anew only if the new files differ."""
+    another version are made anew. Artefacts that were made from them are made anew only if the content of the new files
+    differs."""
     writes: Callable[..., Artefact | Shards | Sequence[Artefact]]
     """Function of `(layout, *names)` that returns the outputs of a job. The first is the main output."""
     reads: Callable[..., Inputs] = lambda *_: {}
@@ -217,8 +219,8 @@ class Stage:
     columns: tuple[str, ...] = ()
     """Columns of the manifest (`images`, `splits`, `sentences`, `documents`, `boxes`) on which a shard depends."""
     also: Callable[..., Mapping[str, str]] = lambda *_: {}
-    """Function of `(run, *names)` that returns fingerprints of other things on which the result depends, by name. It is
-    called once for all shards."""
+    """Function of `(run, *names)` that returns the fingerprints of anything else on which the result depends, by name.
+    It is called once for all shards."""
     choices: "Callable[[Config], Iterable[Names]]" = lambda config: [()]
     """Function of the configuration that returns the names of all possible jobs."""
     wanted: "Callable[[Config], Iterable[Names]]" = lambda config: ()
@@ -288,10 +290,10 @@ class Stage:
     def select(self, config: "Config", given: Sequence[str]) -> list[Names]:
         """Return the names of the jobs that start with the names in `given`.
 
-        If `given` has fewer names than a job, return only the jobs that `wanted` returns for the configuration, or all
-        jobs if `wanted` returns none of them. A name may be shortened to its last component: `clip` selects
-        `encoders/clip`. Raises UsageError, with the known names, for a name that the configuration does not have, and
-        UsageError if the configuration has no job of this stage.
+        If `given` has fewer names than a job, return only the jobs that `wanted` also returns for the configuration. If
+        `wanted` returns none of these jobs, return all of them. A name may be shortened to its last component: `clip`
+        selects `encoders/clip`. Raises UsageError, with the known names, for a name that the configuration does not
+        have, and UsageError if the configuration has no job of this stage.
         """
         choices = [tuple(choice) for choice in self.choices(config)]
         for position, name in enumerate(given):
@@ -314,7 +316,8 @@ class Stage:
         return [choice for choice in choices if choice in wanted] or choices
 
     def depends(self, config: "Config", *names: str) -> dict[str, object]:
-        """Return the `version` of the stage, and in `keys` the settings on which the result of a job depends."""
+        """Return the settings on which the result of a job depends, under `keys`, and the version of the stage, under
+        `version`."""
         return {"version": self.version, "keys": self.keys(config, *names)}
 
 

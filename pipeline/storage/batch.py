@@ -5,8 +5,8 @@ Each file is written under a temporary name in its own folder and synced. When a
 written through plain Python file objects, because the writers of numpy, faiss and HDF5 can report success on a full
 disk.
 
-A temporary name is `.<name>.tmp.<machine>-<process>`, with a hash of the host name and the number of the process. It
-names the machine, because several machines may share a disk.
+A temporary name is `.<name>.tmp.<machine>-<process>`. `<machine>` is a hash of the host name, because several machines
+may share a disk. `<process>` is the number of the process.
 """
 
 import errno
@@ -33,7 +33,8 @@ ABANDONED_SECONDS = 30 * 24 * 3600
 """Age in seconds above which a temporary file of another machine counts as left behind by a dead process."""
 
 Writer = Callable[[Callable[[bytes], object]], None]
-"""A function that calls its argument with one part of a file after another, such as the method `write` of an index."""
+"""A function that produces the content of a file in parts. It gets a function `write`, and calls `write(part)` for one
+part after another. An example is the method `write` of a FAISS index that was built."""
 
 
 class FileSum(TypedDict):
@@ -58,7 +59,7 @@ class FileBatch:
     def add(self, path: Path, data: bytes | memoryview | Iterator[bytes] | Writer, commit: bool = False) -> FileSum:
         """Write `data` under a temporary name in the folder of `path`. Return the size and the sha256 of the file.
 
-        An iterator, or the parts that a Writer produces, are written part by part. `commit` marks a commit record,
+        If `data` is an iterator or a Writer, its parts are written one after another. `commit` marks a commit record,
         which vouches for files that were added before it. Raises JointspaceError if `data` cannot be written. After
         this or any other error, the temporary files of the whole batch are removed.
         """
@@ -123,13 +124,13 @@ class FileBatch:
         """Give all files their final names.
 
         The older commit records are removed first, in reverse order. Then the files are renamed in the order in which
-        they were added. If the process is killed during this, or a rename fails, some files are new and others are old
-        or missing. Readers still never see a mixture, because each commit record that exists at that moment, old or
+        they were added. If the process is killed before the end, or a rename fails, some files are new and others are
+        old or missing. Readers still never see a mixture, because each commit record that exists at that moment, old or
         new, vouches for files that match it. An artefact whose older record was removed, but whose new record has not
         appeared, has to be made again. In a batch without commit records, each file is either old or new.
 
-        Raises JointspaceError if a rename fails, for example because a folder has one of the names, and then removes
-        the temporary files.
+        If a rename fails, for example because a folder has one of the names, the temporary files are removed, and
+        JointspaceError is raised.
         """
         path = Path()
         try:
@@ -286,8 +287,8 @@ def _is_abandoned(path: Path) -> bool:
 def remove_own(folder: Path, names: re.Pattern[str]) -> None:
     """Remove the files directly in `folder` whose whole name matches `names`, and temporary files of dead processes.
 
-    The folder is then removed too if it is empty. All other files stay. Nothing happens if `folder` is a link or does
-    not exist.
+    If the folder is empty afterwards, it is removed too. All other files stay. Nothing happens if `folder` is a link or
+    does not exist.
     """
     if folder.is_symlink() or not folder.is_dir():
         return

@@ -55,11 +55,11 @@ class CardPart(Form):
 class ShortlistCard(CardPart):
     """The settings and the recall of a multi-vector model's shortlist: the items that are scored exactly.
 
-    The exact products of each query vector with its `nearest` vectors enter the estimated scores of items, and the
-    `shortlist` items with the best estimated scores are scored exactly. `nearest` and `shortlist` are null if all items
-    are scored exactly. `recall` is the share of a query's 10 best items that the shortlist finds. `queries_per_second`
-    is the speed of searches with the shortlist, and `exact_queries_per_second` is the speed of searches that score all
-    items exactly.
+    First, the scores of all items are estimated. If images are searched and the best region for each word counts, the
+    estimates contain the exact products of each word with the `nearest` regions. Then the `shortlist` items with the
+    best estimates are scored exactly. `nearest` and `shortlist` are null if all items are scored exactly. `recall` is
+    the share of a query's 10 best items that the shortlist finds. `queries_per_second` is the speed of searches with
+    the shortlist, and `exact_queries_per_second` is the speed of searches that score all items exactly.
     """
 
     nearest: Positive | None
@@ -86,9 +86,10 @@ class PreprocessingCard(CardPart):
 
 
 class EncoderCard(CardPart):
-    """The settings of an image encoder: the keys that the report shows, and the keys that are sizes.
+    """The settings of an image encoder whose form the card checks.
 
-    The encoder itself checks its other settings when it is loaded.
+    The report shows `architecture`, `layer` and `weights`. The `preprocessing` has the sizes of resized images, which
+    must not be too large. The encoder itself checks its other settings when it is loaded.
     """
 
     architecture: str
@@ -168,9 +169,9 @@ class TrainedOn(CardPart):
 class CalibrationCard(CardPart):
     """The threshold above which results count as likely matches.
 
-    `coverage`, `score` and `nearness` have the meaning that they have in pipeline.index.calibration.Calibration.
-    `photos` lists how many photos each index shard had when `jointspace calibrate` set the threshold. It is null if
-    the threshold comes from the dev split.
+    The class pipeline.index.calibration.Calibration explains `coverage`, `score` and `nearness`. `photos` lists how
+    many photos each index shard had when `jointspace calibrate` set the threshold. It is null if the threshold comes
+    from the dev split.
     """
 
     version: Literal[1]
@@ -190,8 +191,8 @@ class PartCard(CardPart):
 class MeasuredIndexes(CardPart):
     """The FAISS indexes of an index shard by name, and the rule that scores the items of a multi-vector model.
 
-    `kind` is `fragments` for a multi-vector model, which has the indexes `regions` and `words`, and `global` for any
-    other model, which has `images` and perhaps `sentences`. Indexes that the shard does not have are null.
+    If `kind` is `fragments`, the model is a multi-vector model, and the indexes are `regions` and `words`. If `kind` is
+    `global`, the indexes are `images` and perhaps `sentences`. Indexes that the shard does not have are null.
     """
 
     kind: Literal["global", "fragments"] = "global"

@@ -36,8 +36,8 @@ from pipeline.storage.json_files import File, Form, Json, canonical_json, check_
 
 MANIFEST = "manifest/manifest.json"
 CARRIED = "commit"
-"""The key of an index's card that contains the commit record. The card itself has another form, because an index may be
-copied away from its run."""
+"""The key of an index's card that contains the commit record of the index. A card is not a commit record itself,
+because an index may be copied away from its run."""
 MAX_CACHED_COMMITS = 1 << 12
 """Maximum number of commit records that a process keeps in memory. The limit for hashes of files is equal."""
 
@@ -62,14 +62,16 @@ class Provenance:
 
     @property
     def fingerprint(self) -> str:
-        """The fingerprint of the origin. A rerun uses stored unfinished work only if it has the same fingerprint as the
-        job."""
+        """The fingerprint of the origin. A rerun uses stored unfinished work only if its origin has the same
+        fingerprint as the origin of the job."""
         return fingerprint(self.stage, self.version, self.keys, self.inputs)
 
 
 class About(TypedDict, total=False):
-    """Keyword arguments of `publish`, which other functions that write an artefact also accept and pass on to
-    `publish`: the origin, further values for the commit record, and the batch that makes the files visible."""
+    """Keyword arguments that a function which writes an artefact passes on to `publish`.
+
+    They are the origin, further values for the commit record, and the batch that makes the files visible.
+    """
 
     provenance: Provenance | None
     details: Mapping[str, Json] | None
@@ -261,8 +263,8 @@ def remove_from(first: int, path_of: Callable[[int], Path], alone: bool = False)
 
     `path_of(number)` is the path of a commit record. The record and the files for which it vouches are removed. A file
     that differs from the record stays. With `alone`, only the commit records are removed. The artefact with the highest
-    number is removed first. If the process is killed during this, the remaining numbers therefore have no gap, and the
-    next call finds them.
+    number is removed first. If the process is killed before the end, the remaining numbers therefore have no gap, and
+    the next call finds all of them.
     """
     numbers = takewhile(lambda number: is_regular(path_of(number)), count(first))
     for number in reversed(list(numbers)):
@@ -304,10 +306,10 @@ def _read(name: str, *_: int) -> Commit:
 def open_commit(path: Path, kind: str | None = None, hashed: bool = True, anywhere: bool = False) -> Commit:
     """Read the commit record of the artefact `path`, and check the artefact, before its files are read.
 
-    `path` is an artefact of the `kind`, or, without a kind, the commit record itself. With `hashed`, the files are
-    compared by their hashes and not only by their sizes. With `anywhere`, the record need not be at its place, and
-    its inputs are not checked: a file of an index may be copied away from its run, and the card of the index vouches
-    for it. Raises IntegrityError if the record is not valid, or is of another kind.
+    `path` is an artefact of the kind `kind`. If `kind` is None, `path` is the commit record itself. With `hashed`, the
+    files are compared by their hashes and not only by their sizes. With `anywhere`, the record need not be at its
+    place, and its inputs are not checked: a file of an index may be copied away from its run, and the card of the index
+    vouches for it. Raises IntegrityError if the record is not valid, or is of another kind.
     """
     commit = read_commit(path if kind is None else commit_path(path))
     if kind is not None and commit.kind != kind:
@@ -358,8 +360,8 @@ class Commits:
 
     The methods take an input as `source`, which is a key of the `inputs` of a commit record (see the docstring of this
     module). The digest of an input, and the comparison of a record with the digests of its inputs, are computed once
-    and kept, so a later change of an input is not noticed. Otherwise, the result of a method does not depend on earlier
-    calls.
+    and kept, so a later change of an input is not noticed. Apart from this, the result of a method does not depend on
+    earlier calls.
     """
 
     def __init__(self, root: Path) -> None:
@@ -387,7 +389,7 @@ class Commits:
 
         The artefact is complete if the record is at its place and the files have the sizes that the record lists. The
         artefact is up to date if the record has the stage, the version and the keys of `provenance`, and lists each
-        input of `provenance` with the digest there. The record may list more inputs.
+        input of `provenance` with the same digest as `provenance`. The record may list more inputs.
         """
         try:
             commit = read_commit(path)
@@ -440,9 +442,9 @@ class Commits:
         """Yield the places of the existing records `part-00000.json` and so on of the folder of `source`, if `source`
         means all shards or chunks. Otherwise, yield nothing.
 
-        A part is a range of shards made by one job, and its record lists the records of these shards. If a job was
-        killed after it had made only some of its shards again, the record of the part does not fit these shards. The
-        mixture is therefore found by checking the records of the parts.
+        A part is a range of shards made by one job, and the record of the part lists the records of these shards. If a
+        job was killed after it had made only some of its shards again, the folder has a mixture of new and old shards,
+        which do not fit the record of the part. The caller checks the records of the parts to find such a mixture.
         """
         folder = Path(source).parent
         places = (f"{folder}/part-{number:05d}.json" for number in count()) if "*" in source else ()

@@ -1,9 +1,9 @@
 """The decisions of a person about suspicious captions, in the file `audit/decisions.tsv` of a run.
 
-`serve --review` writes this file. `audit`, `ingest` and the report read it. After a first line with the names of the
-columns, it has one row for each decision, the oldest first, with columns that are separated by tabs:
+`serve --review` writes this file. `audit`, `ingest` and the report read it. The first line has the names of the
+columns. It is followed by one row for each decision, the oldest first. Tabs separate the columns:
 
-- `image`: the name of a photo, as in a takedown list. A line break in it is a backslash and a letter.
+- `image`: the name of a photo, as in a takedown list. A line break in the name is written as a backslash and a letter.
 - `caption`: a caption of the photo with single spaces, or "" for the photo with all its captions.
 - `decision`: `wrong`, `right` or `unsure`.
 - `time`: the time of the decision in UTC.

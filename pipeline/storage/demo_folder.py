@@ -23,8 +23,8 @@ IMAGE = re.compile(r"(scene|weak)-\d{5,}\.jpg")
 class DemoFolder:
     """Writer of the folder of a demo collection. Call `claim`, then `add` for each image, and then `commit`.
 
-    `version` is the version of the code that generates the demo, and `settings` are the settings from which it is
-    generated. A demo of another version or with other settings is not complete.
+    `version` is the version of the code that generates the demo from `settings`. A stored demo of another version, or
+    with other settings, is not complete.
     """
 
     def __init__(self, folder: Path, version: int, settings: Mapping[str, Json]) -> None:

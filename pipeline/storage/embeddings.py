@@ -45,10 +45,10 @@ def write_embeddings(
 ) -> Commit:
     """Write the vectors of one shard with their commit record, and return the record.
 
-    `sides` has the vectors of the `images` and of the `sentences` of the shard, and `ids` has the ids (n,) and (m,) of
-    both under the same keys. `rule` scores the items of a multi-vector model and is None for other models. `details`
-    are noted in the record, and must have the keys `model`, `registered`, `metric` and `made_of`, which Embeddings
-    reads.
+    `sides` has the vectors of the shard's images and captions under the keys `images` and `sentences`. `ids` has their
+    ids (n,) and (m,) under the same keys. `rule` scores the items of a multi-vector model and is None for other models.
+    `details` are noted in the record, and must have the keys `model`, `registered`, `metric` and `made_of`, which
+    Embeddings reads.
     """
     arrays: dict[str, np.ndarray] = {}
     for name, one in SIDES.items():
@@ -152,8 +152,8 @@ class Embeddings:
     def rows_of(self, modality: str, ids: np.ndarray) -> ChosenRows:
         """Return the vectors (n, c) of the `images` or `sentences` with these ids (k,), one item after another.
 
-        The vectors are read from the shards when the result is indexed. n is k, or, with a multi-vector model, the
-        number of all vectors of these items.
+        The vectors are read from the shards when the result is indexed. n is k if each item has one vector. With a
+        multi-vector model, n is the number of all vectors of these items.
         """
         return ChosenRows(self._chained(modality), self._vector_rows(modality, ids))
 

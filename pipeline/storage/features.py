@@ -29,8 +29,9 @@ class UnfinishedShard:
     """A feature shard that is being computed. Its parts of `part_rows` images each are stored in `<path>.parts`.
 
     `image_id` (n,) are the images of the shard. Parts that an earlier process stored with the same provenance and rows
-    are used again. `missing` lists the rows of the other parts. If there are no others, it lists the last part, which
-    is then computed again. The last missing part is not stored separately but goes directly into the published shard.
+    are used again. `missing` lists the row ranges of all other parts. If all parts are stored, `missing` lists the last
+    part, which is then computed again. The last missing part is not stored separately but goes directly into the
+    published shard.
     """
 
     def __init__(self, path: Path, provenance: Provenance, image_id: np.ndarray, part_rows: int) -> None:
@@ -112,8 +113,9 @@ def to_stored(features: np.ndarray, dtype: str, names: Sequence[str], key: str =
     """Convert features (n, dim) from float32 to the stored `dtype`.
 
     `names` are the names of the n images or texts. Raises InputError that names the first image or text whose features
-    are not finite, overflow in this type, or are all smaller than the smallest normal number of this type although they
-    are not all zero. In the last two cases, the message also names `key`, the configuration key that chooses the type.
+    cannot be stored: they are not finite, they overflow in this type, or the largest of them is not zero but smaller
+    than the smallest normal number of this type. In the last two cases, the message also names `key`, the configuration
+    key that chooses the type.
     """
     if len(bad := np.flatnonzero(~np.isfinite(features).all(axis=1))):
         raise InputError(

@@ -1,8 +1,8 @@
 """Safe reading of files: only regular files are opened, and file names from untrusted files are checked.
 
-Reading a pipe could wait forever for its writer, and a device may never end, so both are refused without waiting. A
-file name inside another file, such as the card of an index, may come from an untrusted source. Without a check, such a
-name could lead out of the folder to which it is joined.
+Reading a pipe could wait forever for its writer, and a device may never end. Pipes and devices are therefore refused
+without waiting. A file name inside another file, such as the card of an index, may come from an untrusted source.
+Without a check, such a name could lead out of the folder to which it is joined.
 """
 
 import errno
@@ -31,17 +31,18 @@ REASONS = {
     errno.ENOTDIR: "a file is where a folder should be). Move that file away.",
     errno.ELOOP: "its symbolic links form a circle). Remove the link.",
 }
-"""The text after `Cannot read PATH (` in messages, with the reason and a first remedy, by error number."""
+"""Error number -> the end of a message that begins with `Cannot read PATH (`. It has the reason of the error and what
+the user should do first."""
 DRIVE = re.compile(r"[A-Za-z]:")
 """Pattern of a drive of Windows, such as `C:`, at the beginning of a name."""
 UNPLAIN = re.compile(r"[\\\0]|^(?:/|[A-Za-z]:|$)|(?:^|/)\.\.(?:/|$)", re.ASCII)
-"""Pattern that is found in the names by which an index must not refer to a photo, and in no other names: an empty or
-absolute name, and a name with a backslash, a character of value 0, the part `..`, or a drive of Windows at its
-beginning."""
+"""Pattern of the names by which an index must not refer to a photo. `UNPLAIN.search(name)` finds the pattern in an
+empty or absolute name, and in a name with a backslash, a character of value 0, the part `..`, or a drive of Windows at
+its beginning. It finds nothing in any other name."""
 UNPLAIN_LINE = re.compile(UNPLAIN.pattern, re.ASCII | re.MULTILINE)
-"""Pattern for many names that are joined by line breaks, which finds the names that UNPLAIN refuses in one search. If
-it is not found in the joined text, UNPLAIN refuses none of the names. It may also be found in a name that UNPLAIN
-accepts, if the name contains a line break."""
+"""Pattern with which one search examines many names that are joined by line breaks. If the search finds nothing,
+UNPLAIN refuses none of the names. If it finds something, UNPLAIN may still accept all names, because a name may contain
+a line break."""
 GET_AGAIN = "Copy the file that contains this name again from its source."
 NO_LINK = "Replace the link by the file or folder itself."
 MAX_NAME_CHARACTERS = 120
@@ -55,7 +56,8 @@ verified. Some file systems count time in steps of two seconds."""
 
 
 def open_regular(path: Path) -> BufferedReader:
-    """Open the file `path` for reading. The caller must close it. Raises OSError also if it is not a regular file."""
+    """Open the file `path` for reading. The caller must close it. Raises OSError if the file cannot be read, or if
+    `path` is not a regular file."""
     file = open(path, "rb", opener=_without_waiting)  # noqa: SIM115 (the caller closes it)
     if (other := kind_of(os.fstat(file.fileno()).st_mode)) is not None:
         file.close()
@@ -165,9 +167,9 @@ def is_regular(path: Path) -> bool:
 def walk(folder: Path) -> Iterator[tuple[Path, os.stat_result | OSError]]:
     """Yield all files and links below `folder`, sorted by name within each folder, with their status.
 
-    The status of a link is the link's own, not its target's, and links to folders are not followed. A file that cannot
-    be examined is yielded with its OSError in place of a status. Folders that cannot be listed are yielded last, also
-    with their OSError.
+    The status of a link describes the link and not its target, and links to folders are not followed. If a file cannot
+    be examined, the OSError is yielded in place of the status. Folders that cannot be listed are yielded last, also
+    with the OSError.
     """
     unread: list[OSError] = []
     for parent, folders, names in os.walk(folder, onerror=unread.append):
@@ -184,8 +186,9 @@ def walk(folder: Path) -> Iterator[tuple[Path, os.stat_result | OSError]]:
 def require_no_links(top: Path, folder: Path) -> None:
     """Raise IntegrityError if `folder`, a file or folder below it, or a folder between `top` and `folder` is a link.
 
-    An index from an untrusted source could otherwise contain a link to a private file of this user, which would be
-    copied, or to a folder, which would be changed. `top` itself may be a link, because the user has named it.
+    An index from an untrusted source could contain a link to a private file of this user, and the file would be copied.
+    With a link to a folder, the content of this folder would be changed. `top` itself may be a link, because the user
+    has named it.
     """
     link = next((part for part in (folder, *folder.parents) if top in part.parents and part.is_symlink()), None)
     link = link or next((os.path.join(*found) for found in _links_in(folder)), None)
@@ -213,7 +216,7 @@ def plain(name: object, source: Path | str) -> str:
 
 
 def name_fault(name: str, listed: bool = False) -> str | None:
-    """Return why an index must not contain `name`, or None if it may.
+    """Return the reason why an index must not contain `name`, or None if an index may contain it.
 
     `name` is the relative path of a photo, or of a member of a tar shard. The result consists of a few words that name
     the fault, a colon, and sentences without the last full stop. `listed` says whether the name comes from a list of

@@ -33,18 +33,18 @@ if TYPE_CHECKING:
     from pipeline.storage.embeddings import Embeddings
 
 DIGEST = re.compile(r"(.*?)(?:\t([0-9a-f]{64}))?", re.DOTALL)
-"""Pattern of a line in the list of removed photos: the name of the photo, a tab, and its sha256, by which `add`
-recognises the photo in another folder. Earlier versions did not write the sha256."""
+"""Pattern of a line in the list of removed photos: the name of the photo, a tab, and the sha256 of the photo. `add`
+recognises a removed photo in another folder by its sha256. Earlier versions did not write the sha256."""
 KEY_COLUMNS = {"images": ("path", "sha256"), "sentences": ("text",)}
-"""The columns in which a row of an index must equal the row of the manifest with the same id. They are null in a row
-that was removed from the index."""
+"""The columns in which a row of an index must equal the row of the manifest with the same id. In a row that was removed
+from the index, these columns are null."""
 
 
 @dataclass(frozen=True)
 class ShardSide:
-    """The images or the captions of an index shard: the name and the card of their FAISS index, and their table.
+    """The images of an index shard, or its captions: the name and the card of their FAISS index, and their table.
 
-    `outline` says which vectors belong to which row if the model is a multi-vector model, and is None otherwise.
+    For a multi-vector model, `outline` says which vectors belong to which row. For other models, it is None.
     """
 
     modality: Modality
@@ -70,8 +70,8 @@ class ShardSide:
 
     @property
     def numbers(self) -> np.ndarray:
-        """The ids of all vectors in the FAISS index: the numbers of their rows, or, for a multi-vector model, numbers
-        from 0 without gaps."""
+        """The ids of all vectors in the FAISS index. If each row has one vector, the ids are the numbers of the rows
+        that were not removed. With a multi-vector model, the ids are numbers from 0 without gaps."""
         return self.alive if self.outline is None else np.arange(self.outline.offsets[-1])
 
     def without(self, rows: np.ndarray) -> "ShardSide":
@@ -81,7 +81,7 @@ class ShardSide:
 
 
 def sides_of(shard: IndexShard) -> list[ShardSide]:
-    """Return the images of the shard, and its captions if it has a FAISS index of them."""
+    """Return the images of the shard, and the captions if the shard has a FAISS index of captions."""
     return [
         ShardSide(modality, shard.card.index_name(modality), card, shard.table(modality), shard.outline(modality))
         for modality in MODALITIES
@@ -90,10 +90,10 @@ def sides_of(shard: IndexShard) -> list[ShardSide]:
 
 
 def require_numbering(shard: IndexShard, sides: Sequence[ShardSide], embeddings: "Embeddings") -> None:
-    """Raise IntegrityError unless `embeddings` come from the model of `shard`, and their manifest has the same ids.
+    """Check that `embeddings` come from the model of `shard`, and that their manifest has the same ids as the shard.
 
     `sides` are the images and captions of the shard. The images and captions that were not removed must be in the
-    manifest, with their ids.
+    manifest, with their ids. Raises IntegrityError if the model or an id differs.
     """
     models = {str(shard.folder): shard.model_digest, str(embeddings.folder): embeddings.model}
     require_same("model", models)
@@ -127,7 +127,8 @@ class Change:
 
 @contextmanager
 def changing(folder: Path, output: Path | None) -> Iterator[Change]:
-    """Open the index in `folder` for a change. The block makes the change in a copy `output`, or in place without it.
+    """Open the index in `folder` for a change, which the block makes. If `output` is None, the index is changed in
+    place. Otherwise, the change is made in a copy in the new folder `output`.
 
     The copy has links to the unchanged files, and its folder appears when the block has ended without an error. An
     index that is changed in place is opened after its lock and the locks of its shards and additions are acquired, so
@@ -163,7 +164,7 @@ def link_shard(shard: IndexShard, output: Path) -> None:
 
 
 def photo_digests(shards: Iterable[IndexShard]) -> set[str]:
-    """Return the sha256 of all photos in some index shards, except of photos that were removed from them."""
+    """Return the sha256 of all photos in some index shards. Photos that were removed from a shard are left out."""
     groups = (group for shard in shards for group in shard.packed_table("images").groups(["sha256"]))
     return {digest for group in groups for digest in group["sha256"].to_pylist() if digest}
 

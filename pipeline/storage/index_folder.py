@@ -19,7 +19,8 @@ from pipeline.storage.files import MAX_NAME_CHARACTERS, first_unplain, inside, i
 from pipeline.storage.json_files import read_json
 
 ADDED = "added"
-"""The subfolder of an index in which `add` writes new index shards, or runs of `apply`, each as `<number>-<name>`."""
+"""The subfolder of an index for its additions. `add` writes each addition into a new folder `<number>-<name>`, either
+as an index shard or as a run of `apply` that contains an index shard."""
 REMOVED = "removed.txt"
 """The file of an index shard that lists the photos that `remove` has removed, one per line. `ingest` ignores these
 photos."""
@@ -102,7 +103,7 @@ def require_distinct(path: Path, table: pa.Table, name: str) -> None:
 
 
 def numbered(folder: Path, number: int) -> Path:
-    """Return the folder of the shard `number` of an index with several shards, which is in `folder`."""
+    """Return the folder of the shard `number` of an index with several shards. `folder` is the folder of the index."""
     return folder / f"{number:02d}"
 
 
@@ -135,8 +136,9 @@ def remove_files(folder: Path, names: Iterable[str]) -> None:
 def remove_shard(folder: Path) -> None:
     """Remove the index shard in `folder`: first its card, then the files on the card, and the folder if it is empty.
 
-    Nothing is removed if the folder has no card. Raises IntegrityError, also before anything is removed, if the card is
-    damaged.
+    Nothing is removed if the folder has no card. Raises IntegrityError if the card is damaged, and then removes
+    nothing. Raises IntegrityError too if the card lists a file outside of `folder`, after only the card has been
+    removed.
     """
     if not is_regular(folder / CARD):
         return
@@ -150,8 +152,9 @@ def remove_shard(folder: Path) -> None:
 def shards_in(folder: Path) -> list[Path]:
     """Return the folders of the index shards in `folder`: `folder` itself if it is a shard, or the shards below it.
 
-    The shards are sorted by their numbers or names. Raises IntegrityError if there is no shard, and for a link in a
-    shard or between it and `folder`. `folder` itself may be a link.
+    The shards are sorted by their numbers or names. Raises IntegrityError if there is no shard. Raises IntegrityError
+    too if a shard contains a link, or if a folder between `folder` and a shard is a link. `folder` itself may be a
+    link.
     """
     shards = [folder] if os.path.lexists(folder / CARD) else [card.parent for card in _below(folder)]
     for shard in shards:
@@ -173,7 +176,7 @@ def home_of(shards: Sequence[Path]) -> Path:
 
 def added_to(home: Path) -> list[Path]:
     """Return the folders of the shards that were added to the index in the folder `home`, in the order of their
-    numbers. Raises IntegrityError if one of them contains a link."""
+    numbers. Raises IntegrityError if the folder ADDED is a link or contains a link."""
     require_no_links(home, home / ADDED)
     folders = [folder for folder in (home / ADDED).glob("*-*") if folder.name.partition("-")[0].isdecimal()]
     folders.sort(key=lambda folder: int(folder.name.partition("-")[0]))
@@ -206,7 +209,8 @@ def indexes_of_run(folder: Path) -> list[Path]:
 
 
 def several(folder: Path, shards: Collection[Path]) -> IntegrityError:
-    """Return the error for a folder that contains several indexes, of which the user must name one."""
+    """Return the error for a folder that contains several indexes. The error tells the user to name one of the
+    indexes."""
     names = sorted(shard.relative_to(folder).as_posix() for shard in shards)
     return IntegrityError(
         f"{folder} contains several indexes: {', '.join(names)}. Name one of them, such as {folder / names[-1]}."
@@ -229,6 +233,6 @@ def _below(folder: Path) -> list[Path]:
 
 
 def _near(folder: Path) -> list[Path]:
-    """Return the path of the card in `folder`, or, if it has no card, the paths of the cards that `_below` finds. The
-    list is empty if there are none."""
+    """Return the path of the card in `folder`. If `folder` has no card, return the paths of the cards that `_below`
+    finds, or an empty list."""
     return [folder / CARD] if (folder / CARD).is_file() else _below(folder)

@@ -19,16 +19,16 @@ Row numbers never change. If an image or a caption is removed, its row stays wit
 is smaller than the number of rows.
 
 The card is written last and removed first, because a shard without a card does not exist. All files are written under
-temporary names before the first of them is renamed, so an older shard in the folder stays intact until the new shard
-is complete.
+temporary names before the first of them is renamed, so an older shard in the folder stays intact until the new shard is
+complete.
 
 A shard of a multi-vector model (`kind` on its card is `fragments`) has these files in place of the two indexes:
 
-    regions.faiss      words.faiss             the vectors of row after row, with ids from 0 without gaps. Removed rows
-                                               have no vectors
-    fragments.safetensors                      the rows of the vectors (`image_offsets`, `sentence_offsets`), the
-                                               `boxes` of the regions, and `image_globals` and `sentence_globals` if
-                                               the model has them
+    regions.faiss      words.faiss             the vectors of the regions and words, in the order of the rows of the
+                                               tables, with ids from 0 without gaps. Removed rows have no vectors
+    fragments.safetensors                      the numbers that say which vectors belong to which row (`image_offsets`,
+                                               `sentence_offsets`), the `boxes` of the regions, and `image_globals` and
+                                               `sentence_globals` if the model has global vectors
 """
 
 import json
@@ -84,8 +84,8 @@ class IndexWriter:
     def add(self, name: str, data: bytes | memoryview | Writer) -> None:
         """Write the file `name`, which is a path with forward slashes below the folder of the shard.
 
-        The file gets its name when `commit` is called. If `data` is a Writer, the parts that it produces are written in
-        turn, so that the content is never complete in memory.
+        The file gets its name when `commit` is called. If `data` is a Writer, its parts are written one after another,
+        so that the whole content is never in memory.
 
         Raises IntegrityError if `name` is not a plain relative name or leads through a link, and JointspaceError if the
         file cannot be written.
@@ -261,10 +261,10 @@ class IndexShard:
         return table
 
     def check_rows(self) -> None:
-        """Raise IntegrityError if an id, a size or a path in the shard's tables is not one that jointspace writes, or
-        if two rows have the same id.
+        """Raise IntegrityError if a row of the shard's tables has an id, a size or a path that `require_plain_rows`
+        refuses, or if two rows have the same id.
 
-        This reads only the columns of ids, sizes and paths.
+        Only the columns of ids, sizes and paths are read.
         """
         checked = (*ID_COLUMNS, *SIZE_COLUMNS, *PATH_COLUMNS)
         for modality in MODALITIES:
@@ -328,8 +328,8 @@ class IndexShard:
 
 
 def forget(table: pa.Table, rows: np.ndarray) -> pa.Table:
-    """Return a copy of `table` in which the rows with the numbers `rows` (k,) are cleared: their ids stay, and they are
-    null in all other columns."""
+    """Return a copy of `table` in which the rows with the numbers `rows` (k,) are cleared. A cleared row keeps its ids
+    and is null in all other columns."""
     gone = np.zeros(table.num_rows, bool)
     gone[rows] = True
     kept = pa.array(np.arange(table.num_rows), mask=gone)
@@ -338,6 +338,6 @@ def forget(table: pa.Table, rows: np.ndarray) -> pa.Table:
 
 
 def hide(table: pa.Table, image_ids: Sequence[int]) -> pa.Table:
-    """Return a table of images or captions, in which the rows of the images `image_ids` or of their captions are
-    cleared as by `forget`: they contain only ids."""
+    """Return a table of images or captions in which some rows are cleared (see `forget`): the rows of the images
+    `image_ids`, or of the captions of these images."""
     return forget(table, np.flatnonzero(np.isin(table["image_id"], image_ids))) if image_ids else table

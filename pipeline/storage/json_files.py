@@ -109,11 +109,11 @@ def publish_json(path: Path, value: Json) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Read a JSON file, and return its value. Each object in it becomes a Record.
+    """Read a JSON file, and return its value. Each object in the file becomes a Record.
 
     If the value is an object with the key `check`, or a list of such objects, the hash under this key is compared with
-    the content of the object. Raises IntegrityError if the file is missing, is not valid JSON, or does not match such a
-    hash.
+    the content of the object. Raises IntegrityError if the file is missing, is not valid JSON, or has a hash that does
+    not match.
     """
     try:
         value = json.loads(read_bytes(path), object_hook=lambda part: Record(part, path))

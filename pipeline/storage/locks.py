@@ -41,8 +41,8 @@ def hold(path: Path, wait: bool = False) -> Iterator[None]:
     """Hold the lock of the file or folder `path` during the block, so that no other holder of this lock writes it.
 
     Missing folders above `path` are created, and finally removed again if they are still empty. If another process or
-    thread holds the lock, this function waits with `wait` until the lock is free. Without `wait`, it raises a
-    JointspaceError that names the process, as far as the lock file describes the process. It also raises a
+    thread holds the lock and `wait` is true, this function waits until the lock is free. If `wait` is false, it raises
+    a JointspaceError that names the process, as far as the lock file describes the process. It also raises a
     JointspaceError if the lock file cannot be created, or if a file that is not a lock file has the name of the lock
     file. On a file system without locks, it logs a warning and goes on without a lock.
     """

@@ -3,9 +3,9 @@
 The order of the rows is the same in all artefacts of the run. `image_id` counts the images from 0. `sentence_id` counts
 the captions from 0, in the order of their images. Shard k contains the images [k * shard_size, (k + 1) * shard_size)
 and the rows of the other tables that belong to these images. The files of shard 0 are `shards/00000.images.parquet`,
-`shards/00000.sentences.parquet` and so on, one file for each table in which the shard has rows. The commit record of
-a shard, `shards/00000.json`, contains the range of its rows in each table and fingerprints of their contents. If images
-are added at the end, the earlier shards and all artefacts that were made from them therefore stay valid.
+`shards/00000.sentences.parquet` and so on, one file for each table in which the shard has rows. The commit record of a
+shard, `shards/00000.json`, contains the range of the shard's rows in each table, and fingerprints of the content of
+these rows. If images are added at the end, the earlier shards and the artefacts of these shards therefore stay valid.
 
 `manifest.json` is written last. It vouches for the commit records of the shards and for `rejects.jsonl`. A job reads
 only the tables of its own shards.
@@ -181,7 +181,8 @@ class Manifest:
 
     @cached_property
     def sentence_images(self) -> np.ndarray:
-        """The image_id of each caption in ascending order, as (n_sentences,) int64."""
+        """The image_id of each caption, as (n_sentences,) int64. The numbers ascend, because captions are in the order
+        of their images."""
         return self._by_shard(self.owners, np.int64)
 
     def _by_shard(self, read: Callable[[int], np.ndarray], dtype: type) -> np.ndarray:
@@ -194,7 +195,8 @@ class Manifest:
         return np.array(found.dictionary.to_pylist(), dtype=object)[found.indices.to_numpy()]
 
     def owners(self, number: int) -> np.ndarray:
-        """Return the image_id of each caption of a shard in ascending order, as (m,) int64."""
+        """Return the image_id of each caption of a shard, as (m,) int64. The numbers ascend, because captions are in
+        the order of their images."""
         return self.table("sentences", number, "image_id")["image_id"].to_numpy()
 
     def texts(self, number: int) -> list[str]:
@@ -381,8 +383,8 @@ def _add_shard(
 ) -> FileSum:
     """Add the shard whose commit record is `path` to the batch, unless it exists with the same content.
 
-    `record` has the ranges of its rows and its fingerprints, and `root` is the folder of the run. Return the size and
-    the sha256 of its commit record, which `manifest.json` lists.
+    `record` has the ranges of the shard's rows and the shard's fingerprints, and `root` is the folder of the run.
+    Return the size and the sha256 of the commit record, which `manifest.json` lists.
     """
     before = _shard(path)
     if before is not None and before.value.get("content") == record["content"]:
@@ -442,7 +444,7 @@ def shard_fingerprints(tables: Mapping[str, pa.Table]) -> dict[str, str]:
 
 
 def _cast(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Cast the columns of `table` that are in `schema` to the types there. All other columns stay as they are."""
+    """Cast each column of `table` that is in `schema` to its type in `schema`. All other columns stay as they are."""
     return table.cast(pa.schema([*schema, *(field for field in table.schema if field.name not in schema.names)]))
 
 

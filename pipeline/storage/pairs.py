@@ -65,7 +65,7 @@ def split_ids(manifest: Manifest, splits: Sequence[str], shards: Sequence[int] |
     """Return the ids of the images and of the captions of some splits, under the keys `images` and `sentences`.
 
     The ids ascend and include images without captions. With `shards`, only the tables of these shards are read, and
-    only their ids are returned.
+    only ids of images and captions in these shards are returned.
     """
     ids = {"images": [np.empty(0, np.int64)], "sentences": [np.empty(0, np.int64)]}
     for number in range(manifest.n_shards) if shards is None else shards:
@@ -97,8 +97,8 @@ class SplitRows:
     """The captioned images of a split with their captions: ids, features and text vectors.
 
     `image_id` (n,) and `sentence_id` (m,) are the ids. `features` has an array (n, dim) for each image encoder, and
-    `sentences` a dense or sparse array (m, dim) for each text encoder, both in their stored dtypes. Caption j belongs
-    to the image in row `owners[j]` of the n images.
+    `sentences` has a dense or sparse array (m, dim) for each text encoder. The arrays have their stored dtypes. Caption
+    j belongs to the image in row `owners[j]` of the n images.
     """
 
     image_id: np.ndarray
@@ -119,7 +119,7 @@ def read_split(features: Features, sentences: Texts, encoders: tuple[str, ...], 
     """Read the first `limit` captioned images of `split`, with their captions.
 
     `features` has the features of the image encoders `encoders`, and `sentences` has the shards of text vectors by text
-    encoder. Raises IntegrityError if there are no such images.
+    encoder. Raises IntegrityError if the split has no captioned image.
     """
     parts: list[SplitRows] = []
     manifest = features.manifest
@@ -203,10 +203,10 @@ def write_moments(
 ) -> None:
     """Write the moments of one chunk, in which the image `image_id[i]` belongs to the fold `fold_of[i]`.
 
-    `folds` maps each fold in which the chunk has a pair to its arrays MOMENT_ARRAYS. Each array is stacked over these
-    folds along a new first axis. The array `stored` has the numbers of the folds, in ascending order. A fold in which
-    the chunk has no pair is not stored, because moments are large. `details` are noted in the commit record. Moments
-    without `provenance` do not belong to a run.
+    `folds` maps a fold to its moments, which are the arrays MOMENT_ARRAYS by name. It has only the folds in which the
+    chunk has a pair, because moments are large. For each name, the arrays of these folds are stored as one array, with
+    the folds along a new first axis. The array `stored` has the numbers of the folds, in ascending order. `details` are
+    noted in the commit record. Moments without `provenance` do not belong to a run.
     """
     arrays = {"stored": np.array(sorted(folds), np.int64), "image_id": image_id, "fold": fold_of}
     for name in MOMENT_ARRAYS if folds else ():
@@ -253,9 +253,9 @@ def _open(path: Path) -> Commit:
 
 
 def _readers(stored: Sequence[Commit], folds: Sequence[int]) -> list[Callable[[], dict[str, np.ndarray]]]:
-    """Return a function for each of `folds` and each of the `stored` files that has the fold, fold by fold.
+    """Return functions without arguments that read the moments of `folds` from the `stored` files.
 
-    The function reads the moments of the fold from the file. It can be pickled.
+    For each fold in turn, there is one function for each file that has the fold. The functions can be pickled.
     """
     return [
         partial(read_moments, commit.path.with_suffix("").absolute(), fold)
@@ -346,7 +346,8 @@ class PairSet:
 
 
 class JoinedPairs:
-    """Two sets of pairs as a single set, in which the folds of the second set follow the folds of the first set.
+    """Two sets of pairs as a single set. The folds of the first set have the lower numbers, and the folds of the second
+    set have the numbers after them.
 
     The caller makes sure that both sets have the same views and encoders.
     """
@@ -377,7 +378,8 @@ class JoinedPairs:
             yield from part.blocks(own, encoders, text_encoders, rows)
 
     def _split_folds(self, folds: Sequence[int]) -> list[tuple[PairSet, list[int]]]:
-        """Return both sets, each with the `folds` that belong to it. The folds of each set are numbered from 0."""
+        """Return each of the two sets with its share of the `folds`. In the result, the folds of each set are numbered
+        from 0."""
         first, second = self._parts
         own = [fold for fold in folds if fold < first.n_folds]
         return [(first, own), (second, [fold - first.n_folds for fold in folds if fold >= first.n_folds])]

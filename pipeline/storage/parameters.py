@@ -66,7 +66,7 @@ class Parameters:
 
     `tensors` are the arrays by name, `settings` the values from which the model or encoder is constructed again, and
     `details` the inputs, the training log and so on. `fingerprint` is the digest of the commit record. `sha256` is the
-    hash of the file of tensors, or, with files of a `library`, one hash of all files.
+    hash of the file of tensors. If the encoder has files of a `library`, `sha256` is one hash of all files.
     """
 
     tensors: Mapping[str, np.ndarray]
@@ -91,9 +91,9 @@ def write_parameters(
     """Write `tensors` as the safetensors file `path`, and the settings and details in its commit record.
 
     `kind` is the kind of the artefact, such as MODEL. The files of a `library` are copied to the folder LIBRARY next to
-    `path`, and the record vouches for them too. Library files that only the former record of `path` lists are removed.
-    With a `batch`, the new files become visible when the caller publishes the batch, but files are removed at once. An
-    artefact without `provenance` does not belong to a run. Returns the record.
+    `path`, and the record vouches for them too. With a `batch`, the new files become visible when the caller publishes
+    the batch. Library files that only the former record of `path` lists are removed in this call, even with a `batch`.
+    An artefact without `provenance` does not belong to a run. Returns the record.
     """
     data = safetensors.numpy.save({name: np.asarray(tensor, order="C") for name, tensor in tensors.items()})
     value = {"kind": kind, "rows": len(tensors), "details": {"settings": dict(settings), **(details or {})}}
@@ -217,7 +217,7 @@ class Checkpoints:
 
     def offer(self, make: Callable[[], tuple[Mapping[str, np.ndarray], Mapping[str, Json]]]) -> None:
         """Write a checkpoint of the tensors and settings that `make` returns, if `seconds` have passed since the last
-        checkpoint, or, before the first checkpoint, since the construction of this object."""
+        checkpoint. For the first checkpoint, `seconds` must have passed since this object was constructed."""
         if time.monotonic() - self._last < self.seconds:
             return
         older = self._paths()

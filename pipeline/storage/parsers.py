@@ -80,12 +80,13 @@ def publish_parser(folder: Path, trained: Path, details: Mapping[str, Json], pro
 
 
 def find_parser(trained: Path | None, name: str | None, root: Path) -> tuple[str, str]:
-    """Find a spaCy pipeline. Return the argument with which `load_parser` loads the pipeline, and its fingerprint.
+    """Find a spaCy pipeline. Return the argument with which `load_parser` loads the pipeline, and the fingerprint of
+    the pipeline.
 
     `name` is a folder below `root`, which is the folder weights_root, or an installed package. If `name` is None, the
-    pipeline is the one that `train-parser` has written into the folder `trained`. Raises UsageError if both are None,
-    or if `name` is neither such a folder nor an installed package. Raises IntegrityError if the trained pipeline is
-    missing or was changed.
+    pipeline is the one that `train-parser` has written into the folder `trained`. Raises UsageError if `name` and
+    `trained` are None, or if `name` is neither such a folder nor an installed package. Raises IntegrityError if the
+    trained pipeline is missing or was changed.
     """
     from importlib import metadata  # Imported here, because searches without a parser do not need it.
 

@@ -25,8 +25,9 @@ from pipeline.storage.json_files import Count, Finite, Form, Json, read_json, to
 ALIGNMENTS = "alignments"
 SUMMARY = "summary"
 RANKS = ("image_to_sentence", "sentence_to_image", "owners", "sentence_similarity")
-"""The arrays of an evaluation on a gallery of n images with m captions: the ranks (n,) and (m,) of the two directions,
-the image (m,) of each caption, and the ranks (m,) of caption similarity, if they were measured."""
+"""The arrays of an evaluation on a gallery of n images with m captions. The first two are the ranks (n,) and (m,) of
+the two directions. `owners` (m,) has the image of each caption. `sentence_similarity` has the ranks (m,) of caption
+similarity, and is missing if they were not measured."""
 
 
 class Terms(Form):
@@ -224,6 +225,9 @@ def _read_jobs(path: Path) -> list[MeasuredJob]:
 
 
 def _number(text: str) -> float:
-    """Convert a measurement to a number. Of a job that ends within half a second, Snakemake measures only the wall
-    time. It writes "-" or "NA" for the other measurements, and they become 0."""
+    """Convert a measurement of Snakemake to a number. "-" and "NA" become 0.
+
+    Snakemake writes "-" or "NA" for a job that ends within half a second, in place of all measurements except the wall
+    time.
+    """
     return 0.0 if text in ("-", "NA") else float(text)

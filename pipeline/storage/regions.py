@@ -105,7 +105,7 @@ def read_box_files(path: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def manifest_boxes(manifest: Manifest, rows: ShardRows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Read the boxes of the images of one shard, whose `rows` are given, from the manifest.
+    """Read the boxes of the images of one shard from the manifest. `rows` describes the shard.
 
     Returns for each of the n boxes the position of its image in the shard (n,), its corners x1, y1, x2, y2 in pixels
     (n, 4), and its score (n,).
@@ -150,11 +150,11 @@ class RegionShard(Shard):
 class RegionRows:
     """The regions of the images with the ids `image_id` (n,). At least one id is needed.
 
-    The constructor opens the shards, and `packed` reads regions. `folders` has the folder of the region shards by
-    encoder. The features of all encoders are concatenated. `dims` are the dimensions of their features, and `encoders`
-    has the origin of the features by encoder: {"encoder": digest}, or {"imported": fingerprint} for precomputed
-    features. Raises IntegrityError if a shard is not valid, if the encoders do not have the same regions, and, with
-    `complete`, if an image has no regions.
+    The constructor opens the shards, and `packed` reads regions. `folders` maps each encoder to the folder of its
+    region shards. A region has the concatenated features of all encoders. `dims` has the dimension of the features of
+    each encoder, and `encoders` maps each encoder to the origin of its features: {"encoder": digest}, or
+    {"imported": fingerprint} for precomputed features. Raises IntegrityError if a shard is not valid, if the encoders
+    do not have the same regions, and, with `complete`, if an image has no regions.
     """
 
     def __init__(
@@ -212,9 +212,9 @@ EMBEDDED_PHRASES = "embedded-phrases"
 
 
 def write_phrases(folder: Path, regions: pa.Table, phrases: pa.Table, **about: Unpack[About]) -> None:
-    """Write the tables `regions` and `phrases` into `folder`, with one commit record for both.
+    """Write the tables `regions` and `phrases` into `folder`, with one commit record for both tables.
 
-    `about` has the provenance and the details, of which PhraseVectors reads `model`, `split` and `dim`.
+    `about` has the provenance and the details. PhraseVectors reads `model`, `split` and `dim` from the details.
     """
     beside = {REGIONS_TABLE: to_parquet(regions)}
     path = Path(folder) / PHRASES_TABLE

@@ -91,10 +91,10 @@ T = TypeVar("T")
 
 
 class OpenedOnUse(Sequence[T]):
-    """A sequence whose items are opened when they are first used, with `open(number)`.
+    """A sequence whose items are opened when they are first used.
 
-    `count` is the length of the sequence. The MAX_OPEN_SHARDS items that were used last stay open. A number below 0 or
-    above `count` - 1 raises IndexError.
+    `open(number)` opens an item, and `count` is the length of the sequence. The MAX_OPEN_SHARDS items that were used
+    last stay open. A number below 0 or above `count` - 1 raises IndexError.
     """
 
     def __init__(self, count: int, open: Callable[[int], T]) -> None:

@@ -33,10 +33,10 @@ class ImageSource:
     def read(self, path: str, offset: int | None = None, size: int | None = None) -> bytes:
         """Read the bytes of an encoded image.
 
-        Without `offset`, the image is the whole file `path` below the root. With `offset` and `size`, both in bytes,
-        it is a member of the tar shard `path`. With `offset` only, it is the row `offset` of the Parquet file `path`.
-        Raises InputError if the file cannot be read, is not a regular file, is larger than MAX_PHOTO_BYTES or
-        truncated, or if a link leads out of the root without `follow_links`.
+        Without `offset`, the image is the whole file `path` below the root. With `offset` and `size`, both in bytes, it
+        is a member of the tar shard `path`. With `offset` only, it is the row `offset` of the Parquet file `path`.
+        Raises InputError if the file cannot be read, is not a regular file or is truncated, or if a file or member is
+        larger than MAX_PHOTO_BYTES. Raises InputError too if a link leads out of the root and `follow_links` is false.
         """
         most = MAX_PHOTO_BYTES if offset is None else math.inf
         descriptor = open_plain(str(self.root), path, most, self.follow_links)

@@ -1,12 +1,12 @@
 """An index of one or more index shards of the same model, which are searched together.
 
-The rows of all shards are numbered from 0 in the order of the shards. If a shard has an id that an earlier shard may
-have too, a number is added to all ids of the shard, so that they are larger than the ids of the earlier shards. Removed
-rows keep their ids, so a removal does not change other ids. The model, the encoders and the vocabulary are read from
-the first shard.
+The rows of all shards are numbered from 0 in the order of the shards. If a shard may have the same id as an earlier
+shard, a number is added to all ids of the later shard. Its ids are then larger than the ids of the earlier shards.
+Removed rows keep their ids, so a removal does not change other ids. The model, the encoders and the vocabulary are read
+from the first shard.
 
-The index in a folder consists of the shards that were built there, and of the shards that were added to it later (in
-the subfolder pipeline.storage.index_folder.ADDED).
+The index in a folder consists of the shards that were built in this folder, and of the shards that were added to the
+index later (in the subfolder pipeline.storage.index_folder.ADDED).
 """
 
 import logging
@@ -40,9 +40,10 @@ class StoredIndex:
 
     `folder` is the folder of the whole index, which messages name. For a single shard, it is the folder of the shard.
     `run` is the run from which the index comes, if the user has named it: jointspace may then load code from this run.
-    `hidden` are the ids of images that are treated as removed in the result of `table`: the rows of these images and of
-    their captions contain only ids there. In the result of `packed_table`, these rows are complete. Raises UsageError
-    if the shards are of different models, and IntegrityError if their vectors are compared in different ways.
+    `hidden` are the ids of images that `table` treats as removed: in the tables that it returns, the rows of these
+    images and of their captions contain only ids. In the tables that `packed_table` returns, these rows are complete.
+    Raises UsageError if the shards are of different models, and IntegrityError if their vectors are compared in
+    different ways.
     """
 
     def __init__(self, shards: Sequence[IndexShard], folder: Path | None = None, run: Path | None = None) -> None:
@@ -66,8 +67,9 @@ class StoredIndex:
     def card(self) -> Card:
         """The card of the whole index.
 
-        It is the card of the first shard. With several shards, it has the numbers of vectors, the bytes of the FAISS
-        files, and the splits of all shards together, and a fingerprint of all cards.
+        With one shard, it is the card of the shard. With several shards, it is the card of the first shard with four
+        changes: the number of vectors and the bytes of each FAISS index are sums over all shards, the splits are the
+        splits of all shards, and the fingerprint is a fingerprint of all cards.
         """
         return _merged_card([shard.card for shard in self.shards])
 
@@ -78,8 +80,11 @@ class StoredIndex:
 
     @cached_property
     def shifts(self) -> list[Mapping[str, int]]:
-        """The numbers that are added to the ids in each shard, so that no two shards have the same id: one mapping per
-        shard, column of the ids -> number. A number is 0 if the ids of the shard are new already."""
+        """The numbers that are added to the ids in each shard, so that no two shards have the same id. There is one
+        mapping per shard: column of the ids -> number.
+
+        A number is 0 if all ids of the shard are larger than the ids of the earlier shards.
+        """
         shifts: list[Mapping[str, int]] = []
         ends = dict.fromkeys(NUMBER.values(), 0)
         for shard in self.shards:
@@ -117,7 +122,7 @@ class StoredIndex:
             shard.check()
 
     def check_rows(self) -> None:
-        """Raise IntegrityError if an id, a size or a path in a row of any shard is not one that jointspace writes, such
+        """Raise IntegrityError if a row of any shard has an id, a size or a path that jointspace would not write, such
         as a path that leads out of the folder of the photos, or if two rows of a shard have the same id."""
         for shard in self.shards:
             shard.check_rows()
@@ -151,9 +156,9 @@ def open_index(*folders: Path, added: bool = True, run: Path | None = None, skip
     another model are ignored with a warning. `run` is the run from which the indexes come, if the user has named it.
     With `skip_verified`, a large file that was verified before is not hashed again unless it was changed since.
 
-    Raises IntegrityError for a folder without an index, or with indexes of several models, for a damaged card, and for
-    an index that lacks one of its shards. Raises UsageError if the folders have different models, or if a folder is
-    given twice.
+    Raises IntegrityError if a folder has no index or has indexes of several models, if a card is damaged, or if an
+    index lacks one of its shards. Raises UsageError if the folders have different models, or if a folder is given
+    twice.
     """
     opened: list[IndexShard] = []
     for folder in folders:
@@ -197,7 +202,8 @@ def _require_complete(folder: Path, shards: Sequence[IndexShard]) -> None:
 
 
 def _comparison(card: Card) -> tuple[str, str, int]:
-    """Return the kind, the metric and the dimensions of an index shard. Shards in one index must agree in these."""
+    """Return the kind, the metric and the number of dimensions of an index shard. All shards of an index must have the
+    same kind, metric and number of dimensions."""
     return card.kind, card.metric, card.dim
 
 

@@ -27,11 +27,12 @@ SHARD = "bundle"
 CORNERS = ("x1", "y1", "x2", "y2")
 """The columns of a box: its left, upper, right and lower edge in pixels."""
 MAX_UNPACKED_RATIO = 100
-"""Largest ratio of the size of an unpacked table, without SPARE_BYTES, to the size of its file. A larger table is
-refused."""
+"""Largest size of an unpacked table, as a multiple of the size of its file. SPARE_BYTES are allowed in addition. A
+larger table is refused."""
 SPARE_BYTES = 1 << 27
 GROUP_ROWS = 8192
-"""Largest number of rows of a row group, which are unpacked together. A file with a larger group is refused."""
+"""Largest number of rows of a row group. A row group is the part of a Parquet file that is unpacked at once. A file
+with a larger group is refused."""
 MAX_DIGITS = 18
 """Largest number of digits of an id from a user that is read as a number. Such a number always fits into 64 bits."""
 FIRST_DAY = np.datetime64("0001-01-01")
@@ -83,10 +84,10 @@ def require_columns(path: Path, found: pa.Schema, needed: pa.Schema, remedy: str
 class PackedTable:
     """The table in a Parquet file, whose rows are unpacked on request.
 
-    `data` is the content of the file `path`. `check(rows, first)` is called for all rows that are read, before they
-    are returned, where `first` is the number of the first of these rows. Raises IntegrityError if the file is not a
-    Parquet file, has larger row groups than jointspace writes, has a column of other values than numbers, texts, truth
-    values and dates, or would unpack to more bytes than MAX_UNPACKED_RATIO allows.
+    `data` is the content of the file `path`. `check(rows, first)` is called for rows before they are returned. `rows`
+    is a table of these rows, and `first` is the number of its first row in the file. Raises IntegrityError if the file
+    is not a Parquet file, has larger row groups than jointspace writes, has a column of other values than numbers,
+    texts, truth values and dates, or would unpack to more bytes than MAX_UNPACKED_RATIO allows.
     """
 
     def __init__(
@@ -177,8 +178,8 @@ class PackedTable:
     def _read_group(self, number: int, columns: Sequence[str] | None = None, before: int = 0) -> pa.Table:
         """Read the row group `number` and check its rows. Return the given columns, by default all columns.
 
-        `before` is the number of bytes of the groups that were unpacked before. Raises IntegrityError if they and this
-        group together exceed the limit of the whole table.
+        `before` is the number of unpacked bytes of the groups that were read before. Raises IntegrityError if these
+        bytes and the bytes of this group together exceed the limit of the whole table.
         """
         about = self._file.metadata.row_group(number)
         if not about.num_rows:  # A group without rows has no pages to read.
@@ -197,7 +198,8 @@ class PackedTable:
     def _require_calendar(self, group: pa.Table, first: int) -> None:
         """Raise IntegrityError that names a row whose date is not in Python's calendar.
 
-        `first` is the number of the first row of `group`. Nanoseconds need no check, because they end in 2262.
+        `first` is the number of the first row of `group`. Columns of nanoseconds need no check, because 64 bits of
+        nanoseconds reach only from 1677 to 2262.
         """
         for name, column in zip(group.column_names, group.columns, strict=True):
             kind = column.type
@@ -306,9 +308,9 @@ RowTable = PackedTable | ChainedTables
 def gather(rows: Iterable[int], ends: Sequence[int], read: Callable[[int, list[int]], Iterable[T]]) -> list[T]:
     """Return the rows with the numbers `rows` of a table that is divided into parts, in the given order.
 
-    Part i has the rows from `ends[i - 1]`, or 0 for the first part, to `ends[i]` - 1. `read(i, own)` returns the rows
-    of part i with the numbers `own`, which ascend and count from the first row of the part. `read` is called at most
-    once for each part.
+    Part 0 has the rows 0 to `ends[0]` - 1, and any other part i has the rows `ends[i - 1]` to `ends[i]` - 1.
+    `read(i, own)` returns the rows `own` of part i. The numbers in `own` ascend, and 0 is the first row of the part.
+    `read` is called at most once for each part.
     """
     rows = list(map(int, rows))
     records: dict[int, T] = {}

@@ -56,9 +56,9 @@ class Examination:
 
     `checked` is the number of checked files, including commit records, and `faults` are the faulty files. `unvouched`
     are files that no commit record lists and that need no record. `unfinished` files belong to stages that were killed
-    or are still running. `former` files belong to artefacts that no current artefact uses, such as artefacts of an
-    earlier configuration. `temporaries` has the temporary files and the locks as keys. The value of a file is True if
-    the process that wrote the file has ended.
+    or are still running. `former` files belong to artefacts that are out of date but need no repair: artefacts of an
+    earlier configuration, and mixed artefacts of an addition to an index. `temporaries` has the temporary files and the
+    locks as keys. The value of a file is True if the process that wrote the file has ended.
     """
 
     checked: int = 0
@@ -135,9 +135,10 @@ def survey_files(run: Path) -> Survey:
 def _inner_run(path: Path, run: Path, runs: Set[Path]) -> Path | None:
     """Return the folder of the run that is inside `run` and contains the file `path`. Return None if no run does.
 
-    `runs` are the folders inside `run` that have a manifest. If several of them contain the file, the outermost is
-    returned. If none does, but the file is in the folder of an addition to an index, this folder is returned. For a
-    file directly in the folder ADDED, which does not belong to an addition, the path of ADDED is returned.
+    `runs` are the folders inside `run` that have a manifest. If several of these folders contain the file, the
+    outermost is returned. If none of them contains the file, but the file is in the folder of an addition to an index,
+    the folder of the addition is returned. For a file directly in the folder ADDED, which does not belong to an
+    addition, the path of ADDED is returned.
     """
     if outermost := next((folder for folder in reversed(path.parents) if folder in runs), None):
         return outermost
@@ -150,7 +151,8 @@ def _inner_run(path: Path, run: Path, runs: Set[Path]) -> Path | None:
 def _sort_file(survey: Survey, path: Path, status: os.stat_result | OSError, folders: Sequence[str]) -> None:
     """Add the file `path` to the list in `survey` to which it belongs.
 
-    `status` is its status, or the error if it cannot be examined. `folders` are the names of its folders below the run.
+    `status` is the status of the file, or the error if the file cannot be examined. `folders` are the names of the
+    folders between the run and the file.
     """
     found = survey.found
     if isinstance(status, OSError):
@@ -183,9 +185,9 @@ def _check_commits(
 ) -> dict[Path, Path]:
     """Check all commit records and their files, and add the faults to `result`.
 
-    Return the record that vouches for each of these files, as file -> record.
-
-    If the folder is an index without its run (`is_lone_index`), the places and the inputs of records are not checked.
+    With `hashed`, the rows in the tables of index shards are checked too. If the folder is an index without its run
+    (`is_lone_index`), the places and the inputs of records are not checked. Return the record that vouches for each
+    file, as file -> record.
     """
     commits = Commits(run)
     vouched: dict[Path, Path] = {}
@@ -317,8 +319,8 @@ class TraceRows:
     """The rows of one file that belong to an image.
 
     `of` names the subject of the rows: the image itself, its captions, its regions and so on. If there are no rows,
-    `note` gives the reason, as far as it is known. For rows of an index whose recall was measured, `note` gives this
-    recall. In all other cases, `note` is empty.
+    `note` has the reason, if it is known. For rows of an index whose recall was measured, `note` has this recall. In
+    all other cases, `note` is empty.
     """
 
     file: Path
@@ -331,8 +333,9 @@ class TraceRows:
 class ImageTrace:
     """The rows of an image in a run.
 
-    `image`, `sentences` and `documents` are its rows in the tables of the manifest, and `boxes` is the number of its
-    boxes there. `shard` is the number of the shard that contains the image. `places` are its rows in all other files.
+    `image`, `sentences` and `documents` are the rows of the image in the tables of the manifest, and `boxes` is the
+    number of its boxes in the manifest. `shard` is the number of the shard that contains the image. `places` are the
+    rows of the image in all other files.
     """
 
     image: dict[str, Any]
@@ -344,10 +347,10 @@ class ImageTrace:
 
 
 def find_image(manifest: Manifest, name: str) -> StoredPhoto | None:
-    """Find the image that `name` means, by the rules of `jointspace remove`. Return None if there is none.
+    """Find the image that `name` means, by the rules of `jointspace remove`. Return None if there is no such image.
 
-    If `name` is a file with several images, such as a tar shard, the first of them is returned. Raises InputError if it
-    is not clear which of several images the name means.
+    If `name` is a file with several images, such as a tar shard, return the first of these images. Raises InputError if
+    it is not clear which of several images the name means.
     """
     shards = range(manifest.n_shards)
     if (match := ID.fullmatch(name)) and "id:" in name and len(match[1]) <= MAX_DIGITS:

@@ -36,5 +36,6 @@ def run(finished: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Disk]:
-    """Provide an empty file system of 32 MiB that a test can fill. A test is skipped if it cannot be mounted here."""
+    """Provide an empty file system of 32 MiB that a test can fill. The test is skipped if the file system cannot be
+    mounted on this machine."""
     yield from mount_disk(tmp_path / "disk")

@@ -37,7 +37,7 @@ class Disk(NamedTuple):
 
 def mount_disk(root: Path) -> Iterator[Disk]:
     """Mount a disk of DISK_BYTES bytes in memory at the new folder `root`, and unmount it at the end. The test is
-    skipped if this machine does not allow mounting, which needs root."""
+    skipped if the disk cannot be mounted, for example because the user is not root."""
     root.mkdir()
     if subprocess.run(
         ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", root], capture_output=True

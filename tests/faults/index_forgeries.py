@@ -142,9 +142,10 @@ def table_forgeries(bundle: Path, modality: str) -> dict[str, Forgery]:
 
 
 def _write_random_index(folder: Path, name: str, factory: str, dim: int | None = None, first: int = 0) -> None:
-    """Replace the FAISS index `name` by an index of random vectors, as many as the card says, with ids from `first` on.
+    """Replace the FAISS index `name` by an index of random vectors. The card says how many vectors, and the ids begin
+    with `first`.
 
-    The vectors have `dim` dimensions, or, without `dim`, as many dimensions as the card says.
+    The vectors have `dim` dimensions. If `dim` is None, the card says how many dimensions.
     """
     card = json.loads((folder / "card.json").read_text())[name]
     index = faiss.index_factory(dim or card["dim"], factory, faiss.METRIC_INNER_PRODUCT)
@@ -255,10 +256,9 @@ def forge_cell(modality: str, column: str, value: object, row: int = 3) -> Calla
 
 
 def _write_large_column(folder: Path, column: str, values: pa.Array, **options: Any) -> None:
-    """Replace the table of sentences by a table with a row for each of `values`, which are its column `column`.
+    """Replace the table of sentences by a table with one row for each of `values`, which become the column `column`.
 
-    All other columns, except for the new ids, repeat the values of the old rows. The card keeps the old count of
-    sentences.
+    The ids are new. All other columns repeat the values of the old rows. The card keeps the old count of sentences.
     """
     table = pq.read_table(folder / "sentences.parquet")
     table = table.take(pa.array(np.arange(len(values)) % len(table)))

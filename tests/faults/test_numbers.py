@@ -1,4 +1,5 @@
-"""Features with extreme values: every family of models names the cause in an error, or gives finite unit vectors."""
+"""Features with extreme values: every family of models names the cause in an error, or gives finite vectors. The
+vectors have unit length, except the vectors of a multi-vector model."""
 
 import warnings
 from collections.abc import Callable
@@ -98,7 +99,7 @@ MESSAGES = {
     **{(name, case): message for name, message in NOT_FINITE.items() for case in ("nan", "infinite")},
     ("wsabie-sgd", "huge"): "diverged at the learning rate .* scale the features to unit length",
 }
-"""Model and case -> a pattern of the error. In all other cases the model must learn from the features."""
+"""Model and case -> a pattern of the error. In all other cases, the model must give finite vectors."""
 
 
 @pytest.mark.parametrize("case", CHANGES)

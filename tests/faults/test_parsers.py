@@ -2,8 +2,9 @@
 
     pytest -m nightly tests/faults/test_parsers.py
 
-tries as many inputs per parser as the environment variable JOINTSPACE_FUZZ says, or 100,000 without it. A parser of
-collections gets a fiftieth of them, because each of its inputs starts a database, which takes 10 to 50 ms of CPU time.
+tries as many inputs per parser as the environment variable JOINTSPACE_FUZZ says, or 100,000 if the variable is not set.
+A parser of collections gets only a fiftieth of this number, because each of its inputs starts a database, which takes
+10 to 50 ms of CPU time.
 """
 
 import os

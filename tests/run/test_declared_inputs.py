@@ -283,8 +283,11 @@ def watching() -> Iterator[Callable[[Stage, Callable[[], None]], None]]:
         return called
 
     def trusting(function: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap `function`, which reads commit records to compare digests, so that its reading is not watched. Such a
-        function may read the commit record of any artefact from which an input was made."""
+        """Wrap `function`, which reads commit records to compare digests, so that the files that it reads are not
+        watched.
+
+        Such a function may read the commit record of any artefact from which an input was made.
+        """
 
         def called(*arguments: Any, **more: Any) -> Any:
             trusted.append(function.__name__)

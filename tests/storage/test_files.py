@@ -102,8 +102,8 @@ GENERATIONS = {b"old": {"generation": 1}, b"new": {"generation": 2}}
 
 
 def publish_two(folder: Path, content: bytes) -> None:
-    """Publish two shards with this `content`, and a summary whose commit record vouches for the records of both, in one
-    batch."""
+    """Publish two shards with this `content`, and a summary, in one batch. The commit record of the summary vouches for
+    the records of both shards."""
     together = FileBatch()
     vouched = {}
     for number in range(2):

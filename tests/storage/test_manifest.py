@@ -104,8 +104,9 @@ def test_row_numbers_out_of_range_or_order_are_refused(numbers: list[int], tmp_p
 
 
 def test_pairs_of_a_split_equal_those_of_a_plain_loop(tmp_path: Path) -> None:
-    """The first shard has images of both splits, the second only of `dev`, and the last only of `train`. The ids and
-    texts of each split, and of both, are compared with the results of a loop over all images."""
+    """The first shard has images of the splits `train` and `dev`, the second shard only of `dev`, and the last shard
+    only of `train`. The ids and texts of each split, and of both splits together, are compared with the results of a
+    loop over all images."""
     splits = ["dev", "train", "dev", "train", *["dev"] * 4, "train", "train"]
     parts = tables(10)
     parts["images"] = parts["images"].set_column(5, "split", pa.array(splits))

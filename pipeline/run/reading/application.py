@@ -101,11 +101,11 @@ def apply_index(
     the name on its index card, by default the name of `output`. `changes` are keys that are merged into the
     configuration of this run.
 
-    Finished work of an earlier call is kept. Photos whose sha256 is in `known`, or whose sha256 or absolute path is in
-    `removed`, are skipped. Returns None if no photo remains. Raises UsageError if the model uses regions, if the folder
-    has no photos, or if `output` contains an index of other photos or a run of another command. Raises InputError if no
-    photo can be used. After such an error, everything that the call has written is removed, unless an earlier call
-    began the run in `output`.
+    Finished work of an earlier call is kept. A photo is not indexed if its sha256 is in `known`, or if its sha256 or
+    absolute path is in `removed`. Returns None if no photo remains. Raises UsageError if the model uses regions, if
+    `photographs` has no photos, or if `output` contains an index of other photos or a run of another command. Raises
+    InputError if no photo can be used. After such an error, everything that the call has written is removed, unless an
+    earlier call began the run in `output`.
     """
     photographs = Path(os.path.abspath(photographs))
     shard = open_index(source, added=False).first
@@ -174,10 +174,12 @@ def refresh_additions(stages: Mapping[str, Stage], home: Path) -> None:
     """Update the additions of the index in the folder `home` after the index was built anew.
 
     An addition is an index shard of photos that `add` has added. An addition is removed if the index has all of its
-    photos, or if its photos are from the collection of the run, since the run then decides which of them are indexed.
+    photos. An addition is also removed if its photos are in the folder of the run's collection, because the run decides
+    which photos of this folder are indexed.
+
     An addition that `add` can repeat is embedded anew if the model of the index has changed, or if the index now has
-    some of its photos. Photos that are in the index or in another addition, or that were removed, are then left out.
-    If an addition cannot be embedded, a warning is logged.
+    some of its photos. The new addition does not have photos that are in the index or in another addition, or that were
+    removed. If an addition cannot be embedded, a warning is logged.
 
     `stages` has the declared stages `ingest` and `extract`. The caller must hold the lock of `home`.
     """
@@ -236,8 +238,8 @@ def _begin(photographs: Path, output: Path, encoders: list[str], changes: "Mappi
     """Write the configuration of a run of the photos into `output`, and return the run.
 
     `changes` are keys that are merged into the configuration. The stored configuration also lists `encoders`, so that
-    `audit` can read their features. Raises UsageError if `output` contains an index of other photos that still exist,
-    or a run of another command.
+    `audit` can read their features. Raises UsageError if `photographs` has no photos, or if `output` contains an index
+    of other photos that still exist, or a run of another command.
     """
     folder = output.absolute()
     layout = Layout(folder)
@@ -331,9 +333,10 @@ def _index(run: Run, source: IndexShard, asker: QueryEncoder, name: str, new: np
 
 
 def _embed_captions(shard: IndexShard, asker: QueryEncoder) -> np.ndarray | None:
-    """Embed captions of the index shard, as queries that measure the recall of another index.
+    """Embed a sample of the captions of an index shard. The vectors are queries that measure the recall of a new index.
 
-    Return None if the shard stores no caption texts, or if its model cannot embed them.
+    `asker` embeds captions with the model of the shard. Return None if the shard stores no caption texts, or if the
+    model cannot embed texts.
     """
     table = shard.packed_table("sentences")
     texts = [row["text"] for row in table.records(evenly_spaced(table.num_rows, QUERIES)) if row["text"]]

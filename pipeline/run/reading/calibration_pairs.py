@@ -38,8 +38,8 @@ log = logging.getLogger(__name__)
 def read_pairs(path: Path) -> list[SentenceRecord]:
     """Read a table of photos and captions, in any of the formats of pipeline.collections.formats.rows.
 
-    Return one record per caption, with the name of the photo and the number of the row. Raises UsageError if there is
-    no such table, and InputError if it has no column of captions or a row without a photo or a caption.
+    Return one record per caption, with the name of the photo and the number of the row. Raises UsageError if the file
+    does not exist. Raises InputError if the table has no column of captions, or has a row without a photo or a caption.
     """
     if not path.is_file():
         raise UsageError(
@@ -63,7 +63,7 @@ def read_pairs(path: Path) -> list[SentenceRecord]:
 
 
 def match_pairs(index: StoredIndex, pairs: Sequence[SentenceRecord]) -> list[StoredPhoto]:
-    """Return, for each of the `pairs`, the photo of the index that the name in the pair means.
+    """Return the photo of the index for each of the `pairs`. A pair names its photo in the key `key`.
 
     Raises InputError if a name does not match exactly one photo, and if two pairs have the same photo and caption.
     """
@@ -92,11 +92,12 @@ def open_text_searcher(index: StoredIndex) -> Searcher:
 def calibrate_index(change: Change, path: Path, seed: int = 0) -> Calibration:
     """Calibrate an index with the table of photos and captions at `path`, and write the calibration to its first shard.
 
-    The background is the photos of the table and a sample of other photos, which `seed` decides. Raises UsageError if
-    there is no table, and if the index is of a multi-vector model, has fewer than MIN_DEV_IMAGES photos, has no text
-    encoder, or cannot return its vectors. Raises InputError if the table has captions of fewer than MIN_DEV_IMAGES
-    photos, and, with the row, if a caption is empty or a search would refuse it, if a name does not match exactly one
-    photo, or if an earlier row has the same photo and caption.
+    The background consists of the photos of the table and a random sample of other photos. `seed` decides the sample.
+    Raises UsageError if there is no table. Raises UsageError if the index is of a multi-vector model, has fewer than
+    MIN_DEV_IMAGES photos, has no text encoder, or cannot return its vectors. Raises InputError if the table has
+    captions of fewer than MIN_DEV_IMAGES photos. Raises InputError with the number of the row if a caption is empty, if
+    a search would refuse a caption, if a name does not match exactly one photo, or if an earlier row has the same photo
+    and caption.
     """
     index = change.index
     searcher = open_text_searcher(index)
@@ -134,7 +135,8 @@ def calibrate_index(change: Change, path: Path, seed: int = 0) -> Calibration:
 
 
 def _read_images(searcher: Searcher, ids: Sequence[int], rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Read the vectors (n, c) of the background, and find the row (m,) in these vectors of each image in `ids` (m,).
+    """Read the vectors (n, c) of the background of a calibration. Also return which of these n rows belongs to each of
+    the images `ids` (m,), as row numbers (m,).
 
     The background is chosen with `rng`. Raises UsageError if the type of the index cannot return its vectors.
     """
@@ -156,8 +158,9 @@ def _read_images(searcher: Searcher, ids: Sequence[int], rng: np.random.Generato
 def choose_background(own: np.ndarray, rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Return the rows of an index that form the background of a calibration.
 
-    These are the rows `own` of photos with captions, followed by a sample of the other `rows`, drawn with `rng`. The
-    background has BACKGROUND_IMAGES rows, or all `rows` if there are fewer. If `own` has more, there is no sample.
+    The first rows are `own`, which are the rows of photos with captions. A sample of the other `rows`, drawn with
+    `rng`, follows. The background has BACKGROUND_IMAGES rows, or all `rows` if there are fewer. If `own` has more than
+    BACKGROUND_IMAGES rows, there is no sample.
     """
     others = np.setdiff1d(rows, own)
     count = min(len(others), max(0, BACKGROUND_IMAGES - len(own)))
@@ -191,8 +194,8 @@ def photos_to_describe(index: StoredIndex, described: Collection[StoredPhoto], s
 
 
 def record_pair(path: Path, name: str, caption: str) -> None:
-    """Append a row with the `name` of a photo and a caption to the CSV table at `path`, and wait until the row is on
-    the disk. A missing table is created."""
+    """Append a row with the `name` of a photo and a caption to the CSV table at `path`. A missing table is created,
+    with the line HEADER before the row."""
     line = io.StringIO()
     csv.writer(line, lineterminator="\n").writerow((name, caption))
     before = path.read_text("utf-8") if path.exists() else ""

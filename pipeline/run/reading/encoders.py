@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from pipeline.encoders.text_encoder import TextEncoder
 
 N_COMPARED = {"image": 4, "text": 16}
-"""Modality -> number of images or captions whose precomputed vectors are compared with vectors that the encoder of the
-key `made_by` computes anew."""
+"""Modality -> number of images or captions on which precomputed vectors are checked. The encoder that the key `made_by`
+names encodes these images or captions anew, and the two sets of vectors are compared."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,8 @@ def encoder_material(run: Run, entry: EncoderEntry) -> EncoderMaterial:
 
     The material always has the seed, the folder of the weights and the settings of regions. It has the training images
     for an image encoder that learns, and the training texts for a text encoder. If the entry names another encoder, the
-    material has this encoder, and also some of the precomputed vectors if the entry has such vectors.
+    material has the parameters of that encoder. If the entry also names precomputed vectors, the material has some of
+    these vectors too.
     """
     config = run.config
     is_image = entry.modality == "image"
@@ -96,9 +97,10 @@ def encoder_material(run: Run, entry: EncoderEntry) -> EncoderMaterial:
 
 
 def read_given(run: Run, entry: EncoderEntry) -> GivenVectors:
-    """Read the first N_COMPARED images, or captions, of a run, and the precomputed vectors of an entry for them.
+    """Read the first images or captions of a run, and the precomputed vectors that an entry names for them.
 
-    Raises InputError if one of these images cannot be read, and if an image or a caption of the run has no vector.
+    N_COMPARED has the number of images or captions. Raises InputError if one of these images cannot be read, and if any
+    image or caption of the run has no vector.
     """
     matched = match_precomputed(run, entry)
     rows = range(min(N_COMPARED[entry.modality], len(matched.labels)))

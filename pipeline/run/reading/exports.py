@@ -37,13 +37,14 @@ JSON_BATCH_ROWS = 1000
 def export(index: Path, kind: str, output: Path, code: str, dims: int | None) -> dict[str, int]:
     """Export the vectors and the rows of an index to the new folder `output`.
 
-    Returns the number of written rows under `images` and, if the index has vectors of captions, under `sentences`.
+    Returns the number of written rows under `images`. If the index has vectors of captions, the result also has the
+    number of their rows under `sentences`.
 
     `kind` is `npy`, `parquet` or `faiss`. With `faiss`, the vectors are stored as codes of the type `code`, on `dims`
     axes, or on the usual number of axes if `dims` is None (see pipeline.index.codes). The folder appears under its name
     only when all files in it are complete. The file export.json in the folder describes the model of the vectors.
     Raises UsageError if `output` exists, if the vectors cannot be exported, or if they have fewer than `dims`
-    dimensions, and JointspaceError if the files cannot be written.
+    dimensions. Raises JointspaceError if the files cannot be written.
     """
     stored = open_index(index)
     counts = {}
@@ -125,9 +126,9 @@ def _write_npy(path: Path, vectors: np.ndarray, table: pa.Table) -> None:
 def _write_names(path: Path, images: pa.Table, table: pa.Table) -> None:
     """Write a line for each row of `table` to the file `path`, in the form in which `open_foreign` reads names.
 
-    A line is the name of the photo, followed by a tab and the text if the row is a caption. Line breaks in a name or
-    text become spaces. A photo inside another file has a name such as `a.tar/b.jpg`. `images` is the table of all
-    images, and `table` is this table or the table of captions.
+    `images` is the table of all images. `table` is the same table, or the table of captions. A line is the name of the
+    photo. If the row is a caption, the name is followed by a tab and the text. Line breaks in a name or text become
+    spaces. A photo inside another file has a name such as `a.tar/b.jpg`.
     """
     rows = images.select(["image_id", "path", "member"]).to_pylist()
     names = {image["image_id"]: listed_name(image) for image in rows}

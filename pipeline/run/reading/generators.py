@@ -95,7 +95,7 @@ def train_tagger(config: "Config", spec: GeneratorSpec, seed: int) -> Tagger | N
     """Train a part-of-speech tagger on the file `language_text.treebank`, with random numbers from `seed`.
 
     Return None if the generator of the registry's entry `spec` needs no tagger, or if no file is configured. Raises
-    InputError if the file cannot be read, and, with the line, if a line is faulty.
+    InputError if the file cannot be read or has a faulty line. The message has the number of the line.
     """
     name = config.language_text.treebank
     if not spec.treebank or name is None:

@@ -43,8 +43,8 @@ log = logging.getLogger(__name__)
 
 
 class EncoderRole(NamedTuple):
-    """The words for image encoders, or for text encoders, in messages: the `name` of such an encoder, the name of its
-    `vectors`, and the `queries` that need it."""
+    """The words that messages use for image encoders, or for text encoders. `name` is the noun for such an encoder,
+    `vectors` is the noun for its vectors, and `queries` describes the queries that need the encoder."""
 
     name: str
     vectors: str
@@ -66,7 +66,8 @@ def write_index_shard(
     """Write some images and sentences of a run into `folder` as an index shard of the model `model`.
 
     `ids` has the ids of the `images` and of the `sentences`. `provenance` is the origin that the card notes. If the
-    index has several shards, `part` has the `number` of this shard, and in `of` the number of all shards.
+    index has several shards, `part` has the number of this shard under `number` and the number of all shards under
+    `of`. If the index has one shard, `part` is None.
     """
     settings = run.config.index
     embeddings = run.embeddings(model)
@@ -129,8 +130,9 @@ def write_index_shard(
 def _list_prepared(names: Iterable[str], origins: Mapping[str, Origin], role: EncoderRole) -> list[str]:
     """Return the names of those encoders of a model that this run has prepared.
 
-    A warning is logged for each other encoder. The vectors of such an encoder are precomputed, as its entry in
-    `origins` shows, so that it cannot encode queries.
+    `names` are the encoders of the model, and `origins` has the origin of the vectors of each encoder. If the origin is
+    not an encoder of the run, the vectors are precomputed. A warning is then logged, because queries cannot be encoded
+    without the encoder. `role` has the words of the warning.
     """
     prepared = []
     for name in names:
@@ -148,8 +150,8 @@ def _list_prepared(names: Iterable[str], origins: Mapping[str, Origin], role: En
 def _add_tables(writer: IndexWriter, run: Run, encoders: Iterable[str], ids: Mapping[str, np.ndarray]) -> None:
     """Add the tables of the images and sentences with the `ids` to an index shard.
 
-    The table of the images also has their weak texts, and, if features of an image were mapped from another encoder,
-    the column `mapped_from`. `encoders` are the names of the image encoders of the model.
+    The table of the images also has the weak texts of the images. If features of an image were mapped from another
+    encoder, the table has the column `mapped_from`. `encoders` are the names of the image encoders of the model.
     """
     for modality, rows in ids.items():
         table = run.manifest.rows(modality, rows)
@@ -193,9 +195,10 @@ def add_indexes(
 
     For a multi-vector model, outlines are added too, which say which vectors belong to which item. The index of the
     images is tuned and measured with `queries`, and the index of the sentences with images. If there are no sentences,
-    only the images are indexed, unless the model is a multi-vector model. `share(modality)` returns the vectors on
-    which the FAISS indexes of all shards are trained, or a trained index that they share, or None if this shard trains
-    its own (see `_shared_training`).
+    only the images are indexed, unless the model is a multi-vector model.
+
+    `share(modality)` returns the training that all shards of the index share (see `_shared_training`): the vectors on
+    which a FAISS index is trained, or a trained index. It returns None if this shard trains its own FAISS indexes.
     """
     several = embeddings.multi_vector
     requirements = Requirements.of(settings)
@@ -281,8 +284,11 @@ def _shared_training(
 
 
 def _report_index(model: str, name: str, modality: Modality, card: IndexCard, settings: IndexSettings) -> None:
-    """Log the recall of the FAISS index `name` of a model, with --verbose also its speed. Log a warning if its
-    shortlist has a recall below index.recall_floor. `card` has the measurements."""
+    """Log the recall and, with --verbose, the speed of the FAISS index `name` of a model.
+
+    `card` has the measurements. A warning is logged if the shortlist of the index has a recall below
+    index.recall_floor.
+    """
     log.info(
         "The index of %s stores %d vectors of %s as %s. Its recall@10, measured with %s, is %.3f.",
         model, card.count, name, card.factory, card.measured_with, card.recall,

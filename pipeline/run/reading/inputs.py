@@ -34,8 +34,8 @@ def feature_shards(encoders: "Iterable[str]", layout: Layout) -> dict[str, Shard
 def generator_inputs(config: "Config", layout: Layout, generator: str) -> Inputs:
     """Return the inputs for training and evaluating a generator, except features.
 
-    The inputs are the `manifest`, the `tokens` of the sentences, their `vocabulary`, and `space`: the index whose joint
-    space the generator uses, or None if it uses no joint space.
+    The inputs are the `manifest`, the `tokens` of the sentences, their `vocabulary`, and `space`. `space` is the index
+    whose joint space the generator uses, or None for a generator without a joint space.
     """
     space = None
     if config.generator(generator).settings.in_space:
@@ -49,10 +49,10 @@ def generator_inputs(config: "Config", layout: Layout, generator: str) -> Inputs
 
 
 def text_files(config: "Config", generator: str, *kinds: str) -> dict[str, Outside]:
-    """Return the files of `language_text` on which a generator is trained, by kind.
+    """Return the files of `language_text` on which a generator is trained, as kind -> file.
 
-    Of the possible `kinds`, `lines` is the file of further sentences, and `treebank` is the file of tagged sentences. A
-    kind is left out if the generator does not use it, or if no such file is configured.
+    `kinds` are the requested kinds: `lines` for the file of further sentences, and `treebank` for the file of tagged
+    sentences. The result lacks a kind if the generator does not use it, or if no such file is configured.
     """
     spec = config.generator(generator).spec
     texts = config.language_text

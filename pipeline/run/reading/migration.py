@@ -42,13 +42,14 @@ BLOCK_ROWS = 1 << 14
 class Migration:
     """Linear maps between the vectors of an old encoder and a new encoder. `migrate` returns a Migration.
 
-    `kept["gallery"]` is the share of recall@10 that is kept if old vectors are mapped to the new space, and
-    `kept["queries"]` if queries are mapped to the old space. With captions (`measured_with` is `captions`), captions
-    search for their own rows. Otherwise (`neighbours`), new vectors search for their 10 nearest new vectors. All
-    searches are among `rows` rows, and use maps that were not fitted to the row of the query (5 folds). A share is NaN
-    if the searches without a map find nothing.
+    `gallery_map` maps old vectors to the new space by ridge regression. `query_mean` (d,) and `query_weight` (d, D) map
+    queries, which are new vectors, to the old space.
 
-    `gallery_map` maps old vectors by ridge regression. `query_mean` (d,) and `query_weight` (d, D) map queries.
+    `kept` has two shares of recall@10. `kept["gallery"]` is the share that is kept if old vectors are mapped to the new
+    space, and `kept["queries"]` is the share that is kept if queries are mapped to the old space. A share is NaN if the
+    searches without a map find nothing. If `measured_with` is `captions`, each caption searches for its own row. If it
+    is `neighbours`, each new vector searches for its 10 nearest new vectors. A search ranks `rows` rows, and uses maps
+    that were not fitted to the row of the query (5 folds).
     """
 
     gallery_map: EncoderMap
@@ -63,7 +64,8 @@ class Migration:
         return scale_to_unit_length(self.gallery_map(scale_to_unit_length(np.array(vectors, np.float32))))
 
     def adapt_queries(self, vectors: np.ndarray) -> np.ndarray:
-        """Map vectors (m, d) of the new encoder to vectors (m, D) float32 of unit length that search old vectors."""
+        """Map vectors (m, d) of the new encoder to vectors (m, D) float32 of unit length, with which a user can search
+        old vectors."""
         centred = scale_to_unit_length(np.array(vectors, np.float32)) - self.query_mean
         return scale_to_unit_length(centred @ self.query_weight)
 
@@ -144,9 +146,9 @@ class MigrationTask:
     def write(self, migration: Migration, folder: Path) -> None:
         """Write a new folder with images.npy (a vector for each old row), images.txt (the row names) and maps.npz.
 
-        Rows that have a new vector keep it. All other rows are mapped. The names of old vectors without names are
-        their row numbers, from 0. Raises UsageError if the folder exists, and InputError if a name contains a line
-        break.
+        Rows that have a new vector keep this vector. The old vectors of all other rows are mapped. If the old vectors
+        have no names, the names are the row numbers, from 0. Raises UsageError if the folder exists, and InputError if
+        a name contains a line break.
         """
         names = _gallery_names(self.old)
         for name in names:
@@ -177,9 +179,9 @@ def migrate(
     """Fit maps between old vectors (n, D) and new vectors (k, d) of some of the same photos, compared by cosine.
 
     `new[i]` belongs to `old[rows[i]]`. Without `rows`, `new` must have a vector for each of `old`, in the same order.
-    `texts` (m, d) are vectors of captions in the space of `new`, by which both maps become better. `texts[j]` belongs
-    to `old[owners[j]]`. Without `owners`, `texts` must have one vector for each of `old`. The arrays may be memory
-    maps. At most 20,000 rows and 100,000 captions are used, which `seed` draws.
+    `texts` (m, d) are vectors of captions in the space of `new`. They make both maps better. `texts[j]` belongs to
+    `old[owners[j]]`. Without `owners`, `texts` must have one vector for each of `old`. The arrays may be memory maps.
+    At most 20,000 rows and 100,000 captions are used, and `seed` decides which.
 
     >>> rng = np.random.default_rng(0)
     >>> new = rng.normal(size=(500, 8))
@@ -217,7 +219,8 @@ def _open(path: Path, of: Literal["images", "sentences"] = "images") -> ForeignF
     """Open a file of vectors, or the vectors of the images of an index.
 
     `of` says whether the rows of a file are images or sentences. If the format of the file cannot contain names of
-    rows, the names come from a text file next to it, which may be missing.
+    rows, the names are read from a text file next to the file of vectors. Without this text file, the rows have no
+    names.
     """
     if is_index(path):
         vectors, table = read_vectors(open_index(path), "images")
@@ -303,9 +306,9 @@ def _fit_and_measure(
 ) -> Migration:
     """Fit the maps to all rows, and measure by cross-validation how much recall the maps keep.
 
-    `x`, `y`, `captioned` and `query_mean` are as in `_fit`. `captions` are the vectors (m, d) of the captions by which
-    recall is measured, and the rows of x (m,) to which they belong. If there are none, the new vectors search for their
-    neighbours.
+    `x`, `y`, `captioned` and `query_mean` are as in `_fit`. `captions` are two arrays: the vectors (m, d) of the
+    captions by which recall is measured, and for each caption the number (m,) of its row in x. If `captions` is empty,
+    the new vectors search for their neighbours.
     """
     has_captions = bool(captions and len(captions[0]))
     queries, owners = captions if has_captions else (y, np.arange(len(y)))

@@ -62,8 +62,8 @@ def follow_training(
 
     Yield the checkpoint from which the training of the job resumes, or None, and a function to call after each step.
     The function saves a checkpoint every `checkpoint_seconds` of `settings`. The checkpoints are removed when the block
-    ends without an error. If the job has several trainings, `part` is the name of this training, whose checkpoints are
-    then in a folder of this name.
+    ends without an error. If the job has several trainings, `part` is the name of this training, and its checkpoints
+    are in a subfolder of this name.
     """
     from tqdm import tqdm
 

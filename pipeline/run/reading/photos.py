@@ -112,7 +112,7 @@ def describe_parts(
     `load(images, stopwatch)` yields a loaded item for each image of all parts, such as pixels. It may load images of
     later parts in advance, also in other shards. `describe(loaded, lengths)` yields one result per part, such as
     features, where `lengths` has the number of images in each part. `title` labels the progress bar. After each shard,
-    the speed, and the share of each step in the time, are logged.
+    a message is logged with the speed and with the share of the time that each step took.
     """
     from tqdm import tqdm
 

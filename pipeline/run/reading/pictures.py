@@ -41,7 +41,8 @@ vectors. Rarer words are left out."""
 LISTED_WORDS = 20
 """Number of words with the longest vectors, and with the shortest vectors, in the table of magnitudes."""
 MIN_PLANE_POINTS = 5
-"""Smallest number of points for t-SNE, phrases and regions together. If there are fewer, no plane is drawn."""
+"""Smallest number of points in the plane that t-SNE draws. A phrase or a region is one point. If there are fewer
+points, no plane is drawn."""
 INK = "#222222"
 """Colour of text and outlines in the plane."""
 
@@ -65,11 +66,12 @@ def draw_regions(run: Run, encoder: str) -> ReportPicture:
 def draw_alignments(run: Run, model: str, split: str) -> tuple[list[ReportPicture], dict[str, Any]]:
     """Draw the alignments of a multi-vector model, after Karpathy and Fei-Fei (2015).
 
-    Return two contact sheets and a table. The first sheet shows some images of the split, each with the sentence of the
-    split that has the highest score with the image. Each image appears twice: with every word at its best region and
-    the scores, and with the segments of words that the alignment assigns to one region (Figure 5). The second sheet
-    shows the regions with the longest vectors (Figure 8). The table lists the words with the longest and the shortest
-    vectors (Table 4).
+    Return two contact sheets and a table. The first sheet shows some images of the split. Each image is paired with the
+    sentence of the split that has the highest score with this image, and is drawn twice. The first drawing shows each
+    word at the region with which it has the highest score. The second drawing shows the segments of words that the
+    alignment assigns to one region each (Figure 5). A drawing has at most SHOWN_REGIONS regions. The second sheet shows
+    the regions with the longest vectors (Figure 8). The table lists the words with the longest and the shortest vectors
+    (Table 4).
     """
     embeddings = run.embeddings(model)
     pairs = run.pairs(split)
@@ -134,11 +136,11 @@ def _aligned(run: Run, embeddings: Embeddings, image_id: np.ndarray, sentence_id
 
 
 def draw_phrases(run: Run, model: str, split: str) -> list[ReportPicture]:
-    """Draw the noun phrases of the first sentence of some images, each phrase at the region with the highest score.
+    """Draw noun phrases of some images, each phrase at the region with the highest score.
 
-    Return a contact sheet of the images, and a plane of phrases and regions (after Niu et al. 2017, Figure 8). The
-    plane is left out if it would have fewer than MIN_PLANE_POINTS points. The list is empty if no image with phrases
-    has regions.
+    The phrases of an image are from the first of its sentences that has a noun phrase. Return a contact sheet of the
+    images, and a plane of phrases and regions (after Niu et al. 2017, Figure 8). The plane is left out if it would have
+    fewer than MIN_PLANE_POINTS points. The list is empty if no image with phrases has regions.
     """
     manifest = run.manifest
     stored = PhraseVectors(run.layout.phrases(model, split).path)

@@ -118,8 +118,9 @@ def _match_images(run: Run, source: Source, path: str) -> MatchedFeatures:
 def inspect_vectors(root: Path, options: Options, paths: Iterable[str]) -> Iterator[Inspection | Failure]:
     """Inspect the images `paths` of a collection of precomputed vectors, for `ingest`.
 
-    Yield an Inspection for each image, with the SHA-256 of the first vector of its name in place of the SHA-256 of a
-    file, or a Failure if this vector is not finite.
+    Yield an Inspection for each image, or a Failure if the vector of the image is not finite. The vector is the first
+    vector with the name of the image. The SHA-256 of the Inspection is computed from this vector, because there is no
+    photo.
     """
     source, _ = sources(CollectionFolder(root, options))
     features = open_foreign(source)
@@ -138,8 +139,8 @@ def inspect_vectors(root: Path, options: Options, paths: Iterable[str]) -> Itera
 def _match_captions(run: Run, source: Source, path: str) -> MatchedFeatures:
     """Match precomputed vectors to all captions of the run, by names, or by order if the vectors have no names.
 
-    Raises InputError if a caption has no vector, if two rows with the same words have different vectors, or if vectors
-    without names are not as many as the captions.
+    Raises InputError if a caption has no vector, or if two rows with the same words have different vectors. Vectors
+    without names must be as many as the captions, or InputError is raised.
     """
     vectors = open_foreign(source)
     images = _image_names(run)
@@ -183,8 +184,9 @@ def _naming(path: str) -> Iterator[None]:
 def _require_all(matching: Matching, labels: Sequence[str], path: str, kind: str) -> None:
     """Check that every image or caption in `labels` has a row in the file at `path`.
 
-    `kind` is the noun for messages. Names that match nothing, or that do not match exactly, are logged as warnings.
-    Raises InputError if a label has no row.
+    `matching` has the result of matching the names of the file's rows. `kind` is the noun for an image or a caption in
+    messages. A warning is logged for names that match nothing, do not match exactly, or match several images. Raises
+    InputError if a label has no row.
     """
     for line in matching.describe():
         log.warning("%s: %s", path, line)

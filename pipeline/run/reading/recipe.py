@@ -29,7 +29,7 @@ CORRECTED_SIDES = {"images": "images", "texts": "sentences"}
 SPARSE_PARTS = ("data", "indices", "indptr")
 """Names of the arrays of a stored sparse matrix, which is dense in a recipe."""
 CHECKED_ROWS = 8
-"""Number of random vectors of each side that a new recipe embeds."""
+"""Number of random vectors of images, and of texts, that a new recipe embeds in the comparison with its model."""
 TOLERANCE = 1e-3
 """Largest allowed difference between a number in a vector of a recipe and the same number in the vector of its model,
 as a share of the greatest absolute number in all compared vectors of the model. Rounding causes smaller differences. If
@@ -147,10 +147,11 @@ def require_same_vectors(name: str, model: JointModel, folder: Path) -> None:
 class RecipeSide:
     """The settings and the arrays of the images or the texts in a recipe.
 
-    `steps` has the names of the transforms that normalise the vectors of each encoder, and `weights` has the factor on
-    the vectors of each encoder. Without them, vectors are not normalised, and the factors are 1. `arrays` has the mean
-    and the matrix of the projection, if the model projects vectors. `feature_map` computes nonlinear columns before the
-    projection, unless it is None.
+    For each of the `encoders`, `steps` has the names of the transforms that normalise its vectors, and `weights` has
+    the factor by which its vectors are multiplied. If `steps` is None, vectors are not normalised. If `weights` is
+    None, all factors are 1. `arrays` has the mean and the matrix of the projection, if the model projects vectors, and
+    the scales of the columns, if the model scales them after the projection. `feature_map` computes nonlinear columns
+    before the projection, unless it is None.
     """
 
     def __init__(
@@ -174,9 +175,11 @@ class RecipeSide:
             self.arrays |= {f"map {name}": array for name, array in dense.items()}
 
     def add_centring(self, text_encoders: Mapping[str, Parameters]) -> None:
-        """Add the mean that each text encoder subtracts from its vectors, and the matrix that then whitens the vectors.
+        """Add the mean that each text encoder subtracts from its vectors, and the matrix with which it then whitens the
+        vectors.
 
-        `text_encoders` has the stored parameters by name. An encoder may have both, only the mean, or neither.
+        `text_encoders` has the stored parameters by name. An encoder may have a mean and a matrix, only a mean, or
+        neither.
         """
         for encoder in self.settings["encoders"]:
             stored = text_encoders.get(encoder["name"])

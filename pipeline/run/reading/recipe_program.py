@@ -127,8 +127,12 @@ def kernel(rows: np.ndarray, landmarks: np.ndarray, settings: Settings) -> np.nd
 
 
 def add_bias(rows: np.ndarray, side: str, settings: Settings | None, arrays: Arrays) -> np.ndarray:
-    """Append four columns to rows (n, c), which subtract the bias of hubs from scores, and scale the rows to unit
-    length. If `settings` is None, the model has no hubness correction, and the rows are returned unchanged."""
+    """Append four columns to rows (n, c), and scale the rows to unit length. With these columns, the bias of hubs is
+    subtracted from the product of an image and a text.
+
+    `side` is `images` or `texts`. If `settings` is None, the model has no hubness correction, and the rows are returned
+    unchanged.
+    """
     if settings is None:
         return rows
     bias = np.zeros(len(rows))

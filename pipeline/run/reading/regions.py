@@ -47,12 +47,12 @@ image at a time."""
 PHOTO_BYTES = 1 << 26
 """Size of the largest photo in bytes that reaches the detector through shared memory. Larger photos are pickled."""
 PREPARED_TOGETHER = 4
-"""Number of images whose regions one message between processes carries. The regions of an image have some megabytes of
+"""Number of images whose regions a worker process sends in one message. The regions of an image have some megabytes of
 pixels."""
 
 
 class ShownImage(TypedDict):
-    """An image or box for which a caption is generated, as the results show it.
+    """An image or box for which a caption is generated, in the form in which the results contain it.
 
     `image` is the path of the image, and `box` has the corners x1, y1, x2, y2 in pixels, or is None for a whole image.
     """
@@ -63,7 +63,7 @@ class ShownImage(TypedDict):
 
 
 class ShownBox(ShownImage):
-    """A box with a `label` for which a caption is generated, as the results show it."""
+    """A box with a `label` for which a caption is generated, in the form in which the results contain it."""
 
     label: str
 
@@ -236,10 +236,10 @@ def _open_detector(
 
 
 def read_gold(run: Run, texts: Path | None = None) -> Gold:
-    """Read the labelled boxes of the manifest, and the names of their labels in the file `phrases.names`.
+    """Read labelled boxes, and the names of their labels.
 
-    If `texts` is given, it is a file of boxes with texts, and these boxes are read instead. The first text of a box is
-    then its label, and the labels have no names.
+    If `texts` is None, the boxes are read from the manifest, and the names from the file `phrases.names`. Otherwise,
+    `texts` is a file of boxes with texts. The first text of a box is then its label, and the labels have no names.
     """
     if texts:
         by_box = read_region_texts(run, texts)
@@ -277,7 +277,8 @@ def read_region_texts(run: Run, path: Path) -> dict[tuple[int, Corners], list[st
 def read_label_names(config: "Config") -> dict[str, frozenset[str]]:
     """Read the file that the key `phrases.names` names, and return the names of each label of a box, in lower case.
 
-    Return an empty mapping if there is no such file. Raises InputError if the file cannot be read or has a faulty line.
+    Return an empty mapping if this file does not exist. Raises InputError if the file cannot be read or has a faulty
+    line.
     """
     path = Path(config.data_root) / (config.phrases.names or "")
     return read_names(path) if path.is_file() else {}

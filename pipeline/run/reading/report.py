@@ -58,8 +58,8 @@ ARITHMETIC_PHOTOS = 4
 MAX_MAP_PHOTOS = 1000
 """Largest number of photos on the map of a run without evaluations."""
 MAX_AUDIT_FINDINGS = 24
-"""Largest number of findings of the audit that the report shows of each sort: about single captions, about photos, and
-about near-duplicates. The worst findings come first."""
+"""Largest number of findings of the audit that the report shows in each of three groups: findings about single
+captions, about photos, and about near-duplicates. The report shows the worst findings of a group."""
 SAMPLED_SHARDS = 4
 """Largest number of evenly spaced shards from which the report samples features, for each encoder."""
 SAMPLED_ROWS = 512
@@ -157,10 +157,10 @@ class RunReport:
 
     @cached_property
     def coverage(self) -> dict[str, Coverage]:
-        """The counts of known and unknown words in the dev sentences, by text encoder, and as `tokens` for the
-        vocabulary.
+        """The counts of known and unknown words in the dev sentences, as name of a text encoder -> counts.
 
-        Encoders and vocabularies without these counts are left out. All are left out if dev has no sentences.
+        The key `tokens` has the counts for the vocabulary of token sequences. Encoders and vocabularies without these
+        counts are left out. The result is empty if dev has no sentences.
         """
         learned = self.run.inputs.artefacts("text_encoders")
         measured = {name: self.run.text_encoder(name).details.get("coverage") for name in learned}
@@ -370,8 +370,8 @@ class RunReport:
 
 
 def _shortened(example: Example) -> list[Answer]:
-    """Return the first three results of an example. If no result is right among them, the best right result, if there
-    is any, takes the third place."""
+    """Return three results of an example: the first three, or the first two and the best right result if none of the
+    first three is right. If the example has no right result, return the first three."""
     right = next((answer for answer in example.answers if answer.right), None)
     first = list(example.answers[:3])
     return first if right is None or right in first else [*first[:2], right]

@@ -48,8 +48,8 @@ def require_all(run: "Run", stages: "Mapping[str, Stage]") -> None:
 def require_splits(config: "Config", splits: Mapping[str, int]) -> None:
     """Check that the collection has the splits that the models and evaluations of a run need.
 
-    `splits` maps each split of the collection to its number of photos. If none of train, dev and test is among
-    them, no split is needed, because nothing is trained or evaluated. Raises InputError, with the missing splits.
+    `splits` maps each split of the collection to its number of photos. If the collection has no split train, dev or
+    test, no split is needed, because nothing is trained or evaluated. Raises InputError, with the missing splits.
     """
     described = {"train", "dev", "test"} & splits.keys()
     models = config.every_model() if described else []

@@ -28,11 +28,11 @@ FALLBACK_QUERY = "a dog on the grass"
 
 
 def close(run: Run, started: float) -> Iterator[str]:
-    """Finish a run: remove the lock files of killed jobs, print the results if they are new, and yield warnings.
+    """Finish a run: remove the lock files of killed jobs, and print the results if they are new.
 
     The results are new if the summary of the evaluations or the report was written after `started`, in seconds since
-    the epoch. If a file of the results cannot be used, the message of the error is yielded, and nothing is printed. The
-    caller must consume the iterator, because nothing happens before.
+    the epoch. If a file of the results cannot be used, nothing is printed, and the message of the error is yielded as a
+    warning. The caller must consume the iterator, because nothing happens before.
     """
     from pipeline.storage.locks import is_free, is_lock
 
@@ -51,7 +51,7 @@ def closing_lines(run: Path) -> list[str]:
     """Return the lines that are printed at the end of the run in the folder `run`.
 
     The lines show the recalls of each model, the warnings of `ingest`, the path of the report, and a search with the
-    best model, as far as the run has these. Raises IntegrityError if a file is damaged.
+    best model. A line is left out if the run does not have its content. Raises IntegrityError if a file is damaged.
     """
     from pipeline.metrics.summary import compare_briefly
 

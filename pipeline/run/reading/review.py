@@ -20,10 +20,10 @@ from pipeline.storage.tables import read_table
 def open_review(folder: Path, gallery: ServedGallery) -> Review:
     """Open the audit of the run that built the index in `folder`. `gallery` is this index, as the search page shows it.
 
-    Captions that are probably wrong come first. Near-duplicates, and photos that the index does not have, or no longer
-    has, are left out. Raises UsageError if the index is not in a run, if the run has no audit, or if the index was
-    built from another version of the collection. Raises IntegrityError if the folder of the audit is a link or contains
-    a link.
+    Captions that are probably wrong come first. The review has no near-duplicates and no photos that are missing from
+    the index or were removed from it. Raises UsageError if the index is not in a run, if the run has no audit, or if
+    the index was built from another version of the collection. Raises IntegrityError if the folder of the audit is a
+    link or contains a link.
     """
     home = Path(os.path.abspath(home_of(shards_in(folder))))
     layout = Layout(Path(os.path.relpath(home.parents[1])))

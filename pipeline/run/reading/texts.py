@@ -59,7 +59,8 @@ def read_analyzer(run: Run) -> Callable[[str], list[str]]:
 def read_words(run: Run, sentence_id: np.ndarray, analyze: Callable[[str], list[str]]) -> list[list[str]]:
     """Return the words that `analyze` finds in each of the sentences `sentence_id` (m,).
 
-    A sentence without words has one empty word, as in a model with one vector per word.
+    A sentence without words gets one empty word, because a model with one vector per word has one vector for such a
+    sentence.
     """
     return [analyze(text) or [""] for text in run.manifest.sentences["text"].take(sentence_id).to_pylist()]
 
@@ -80,10 +81,10 @@ def read_trees(
 
 
 def read_sentence_trees(run: Run, analyze: Callable[[str], list[str]], sentence_id: np.ndarray) -> list[SentenceTrees]:
-    """Read the trees of the sentences `sentence_id` (m,), which must ascend, over the words that `analyze` finds in
-    them.
+    """Read the trees of the sentences `sentence_id` (m,), which must ascend. The trees are over the words that
+    `analyze` finds in a sentence.
 
-    Shards without such a sentence are not opened.
+    Shards without any of these sentences are not opened.
     """
     trees = []
     for number in range(run.manifest.n_shards):
@@ -167,7 +168,8 @@ def open_documents(run: Run, documents: str) -> "Callable[[ShardRows], tuple[pa.
 def read_extra_text(config: "Config") -> list[str]:
     """Read the sentences in `language_text.file`. Return an empty list if no file is configured.
 
-    Raises InputError if the file cannot be read, and, with the line, if a line has too few columns.
+    Raises InputError if the file cannot be read or has a line with too few columns. The message has the number of the
+    line.
     """
     file = config.language_text.file
     column = config.language_text.column
