@@ -155,7 +155,7 @@ class LanguageModel:
     def log_probabilities(self, features: Mapping[str, np.ndarray], given: HeldOut) -> np.ndarray:
         """Return the natural log probability (n, m) float32 of each of the m held-out sentences `given`, END included,
         given each of n images, whose `features` are encoder -> (n, dim). The conditioning vectors are the embeddings of
-        the images, in place of the embeddings of sentences with which the network was trained."""
+        the images. In training, the conditioning vectors were embeddings of sentences."""
         sentences = given.pairs.sentences
         network = self.network
         device = network.bias.device

@@ -18,8 +18,8 @@ from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.task import mean_and_spread, required
 
 GALLERY_BLOCK = 1 << 16
-"""Maximum number of training images that are embedded at once, and of rows of the gallery that are compared with images
-at once."""
+"""Maximum number of training images that are embedded at once. It is also the maximum number of rows of the gallery
+that are compared with images at once."""
 
 
 class Nearest:
@@ -50,7 +50,7 @@ class Nearest:
     @classmethod
     def learn(cls, material: Material) -> Learned:
         """Build the gallery from the training images, or from the training sentences for `by: joint-sentence`. Nothing
-        is trained, and the log counts the sentences and the rows of the gallery."""
+        is trained. The log has the number of training sentences and the number of rows of the gallery."""
         by = material.settings.by
         pairs = material.train
         view = material.view

@@ -133,9 +133,12 @@ class Regions(NamedTuple):
 
 
 def sum_words(words: MultiVectors, lengths: Sequence[int]) -> np.ndarray:
-    """Return the sum of the word vectors of each of k snippets, (k, c) float32. `words` has the word vectors of the
-    sentences from which the snippets are cut. The snippets, one after the other, must be all words of these sentences,
-    in order. `lengths` (k,) are the numbers of words of the snippets, each at least 1."""
+    """Add up the word vectors of each of k snippets, and return the sums (k, c) float32.
+
+    `words` has the word vectors of all words of some sentences. The snippets divide these sentences: each word belongs
+    to exactly one snippet, and the snippets are in the order of the words. `lengths` (k,) are the numbers of words of
+    the snippets, each at least 1.
+    """
     return np.add.reduceat(to_float32(words.array), offsets_of(lengths)[:-1], axis=0)
 
 
@@ -161,8 +164,8 @@ class RankedSnippets:
     @classmethod
     def learn(cls, material: Material) -> Learned:
         """Build the gallery from the training snippets that have at least one word of the vocabulary. Snippets with the
-        same words become one row, which is the mean of the sums of their word vectors. Nothing is trained, and the log
-        counts the snippets (`sentences`) and the rows."""
+        same words become one row, which is the mean of the sums of their word vectors. Nothing is trained. The log has
+        the number of snippets as `sentences`, and the number of rows."""
         ranker = required(material.ranker)
         tokens = material.train.sentences
         unknown = len(material.vocabulary.terms)

@@ -142,10 +142,10 @@ class _Derivation:
         return assemble(self.parse.words, tags, self.phrases)
 
     def _gather(self, nodes: list[int]) -> None:
-        """Join `nodes`, which together have all words of the sentence, to one phrase.
+        """Join `nodes` to one phrase. Together, the nodes have all words of the sentence.
 
-        If the phrase that was made last is one of several nodes, the other nodes are moved into this phrase. Several
-        nodes without this phrase become a phrase with the label OTHER.
+        A single node is not changed. If there are several nodes, and one of them is the phrase that was made last, the
+        other nodes are moved into this phrase. Otherwise several nodes become a new phrase with the label OTHER.
         """
         outermost = ~(len(self.phrases) - 1)
         if len(nodes) > 1 and self.phrases and outermost in nodes:
@@ -274,9 +274,9 @@ HEADS: dict[str, tuple[str, ...]] = {
     "ADVP": ("RB.?|WRB", "ADVP|IN|RP|JJ"),
     "QP": ("CD", r"\$|NN.?"),
 }
-"""Patterns for the label of the head child of a phrase, the best first, by the label of the phrase. If no pattern
-matches, the head is the last child (in a coordination, the first child) that is neither punctuation nor a conjunction.
-If there is no such child, the head is the first child."""
+"""Label of a phrase -> patterns for the label of the child that is the head of the phrase, the best pattern first. If
+no pattern matches, the head is the last child (in a coordination, the first child) that is neither punctuation nor a
+conjunction. If there is no such child, the head is the first child."""
 
 CLAUSE = r"S|SINV|SQ|SBAR|SBARQ|TOP"
 RELATIONS: tuple[tuple[str, str, str], ...] = (

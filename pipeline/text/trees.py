@@ -39,8 +39,8 @@ class Trees(Ragged):
 
 
 def pack(trees: Sequence[Sequence[tuple[int, int, int]]]) -> Trees:
-    """Pack trees into arrays. Each tree is a list of nodes (parent, word, label), whose numbers have the meaning of the
-    columns of Trees."""
+    """Pack trees into arrays. Each tree is a list of triples (parent, word, label), one for each node. The description
+    of Trees explains the three numbers."""
     offsets = offsets_of(list(map(len, trees)))
     columns = np.array([node for tree in trees for node in tree], np.int32).reshape(-1, 3)
     parents, words, labels = (np.ascontiguousarray(column) for column in columns.T)
@@ -154,8 +154,8 @@ class SentenceTrees:
 def fit_trees(
     parses: Iterable[Parse], trees: Iterable[PhraseTree], texts: Iterable[str], analyze: Callable[[str], list[str]]
 ) -> Iterator[SentenceTrees]:
-    """Convert the trees of each text to the words that `analyze` finds in it. Phrase trees get a single root. If the
-    words of a parser cannot be aligned, the substitutes in SentenceTrees are yielded."""
+    """Convert the trees of each text to the words that `analyze` finds in the text. Phrase trees get a single root. If
+    the words of a parser cannot be aligned, the substitutes in SentenceTrees are yielded."""
     for parse, tree, text in zip(parses, trees, texts, strict=True):
         words = analyze(text)
         spans = align(parse.words, words)

@@ -29,9 +29,10 @@ class WordVectors:
     def table(self, terms: Sequence[str], seed: int) -> np.ndarray:
         """Return the vectors of `terms` as a table (len(terms) + 1, dim) float32.
 
-        The last row, for unknown words, is the mean of the vectors that were found. If none was found, all vectors
-        count as found. A term without a vector gets a normal sample with the mean and the standard deviation of the
-        found vectors, for each dimension. `seed` is the seed of these samples.
+        The last row, for unknown words, is the mean of the vectors of all `terms` that have a vector. A term without a
+        vector gets a normal sample, which has the mean and the standard deviation of these vectors in each dimension.
+        If no term has a vector, the mean and the standard deviation of all stored vectors are used. `seed` is the seed
+        of the samples.
         """
         rows = {word: row for row, word in enumerate(self.words)}
         present = [term for term in terms if term in rows]

@@ -18,16 +18,18 @@ class Packed(NamedTuple):
     """The words of n sentences in packed order: first the first words of all sentences, then all second words, and so
     on.
 
-    Within a position, the longest sentence comes first.
+    Words at the same position are in the order of the lengths of their sentences. The word of the longest sentence
+    comes first.
 
     - `ids` (total,) are the ids of the words, and `owners` (total,) the numbers of their sentences.
     - `sizes` has the number of sentences with a word at each position.
     - `order` (n,) are the numbers of the sentences, longest first.
-    - `mirrored` (total,) is, for each word, the packed position of the word that is as far from the end of the sentence
-      as this word is from its beginning.
-    - `lengths` (n,), at least 1, are the numbers of words of the sentences in their original order. `rows` (total,) are
-      the packed positions of all words, sentence after sentence in this order, so that the words of sentence i are
-      rows[offsets[i] : offsets[i + 1]]. `last` (n,) are the packed positions of the last words of the sentences.
+    - `lengths` (n,), at least 1, are the numbers of words of the sentences in their original order.
+    - `rows` (total,) are the packed positions of all words, sentence after sentence in the original order. The words of
+      sentence i are rows[offsets[i] : offsets[i + 1]].
+    - `last` (n,) are the packed positions of the last words of the sentences.
+    - `mirrored` (total,) has the packed position of another word of the same sentence for each word. The other word is
+      as far from the end of the sentence as the word is from the beginning.
     """
 
     ids: Tensor
@@ -112,8 +114,8 @@ class RecurrentCell(NamedTuple):
 
 
 def plain_cell(activation: str) -> RecurrentCell:
-    """Return the cell h = f(x + a), where x is the input part, a is the hidden part, and f is the one of ACTIVATIONS
-    with the name `activation`."""
+    """Return the cell h = f(x + a), where x is the input part, a is the hidden part, and f is the function in
+    ACTIVATIONS with the name `activation`."""
     apply, slope = ACTIVATIONS[activation]
 
     def step(x: Tensor, a: Tensor, state: State) -> tuple[State, State]:
