@@ -29,8 +29,9 @@ class Build:
 class Gait:
     """The positions of the legs of an animal in motion, in units of the pen.
 
-    `hind` and `fore` have the offset (x, y) of each foot from the ground below its hip. The foot on the far side is
-    first. The animal is turned up by `tilt` degrees. The head is moved forwards and down by `stretch`.
+    `hind` and `fore` have the offset (x, y) of each foot from the point on the ground below its hip. The foot on the
+    far side is first. The animal is turned by `tilt` degrees, so that its front is higher. The head is moved forwards
+    and down by `stretch`.
     """
 
     hind: tuple[Point, Point]

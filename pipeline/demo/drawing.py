@@ -49,8 +49,7 @@ class Pen:
 
     def __init__(self, unit: float, draft: float = 0.0) -> None:
         """Begin an empty sheet. If `draft` is above 0, the figure is in water up to the height y = `draft`. `lift` then
-        erases everything below this waterline, and the waterline has the place in the sprite that the ground has
-        otherwise."""
+        erases everything below this waterline, and puts the waterline where other sprites have the ground."""
         self._unit = unit * SUPERSAMPLING
         self._origin = (HALF_WIDTH * self._unit, (TOP + draft) * self._unit)
         self._draft = draft

@@ -31,8 +31,8 @@ caption."""
 
 @dataclass(frozen=True)
 class Topic:
-    """The topic of a caption: the facts about the scene, one of its things, and a relation of this thing to another
-    thing, or None.
+    """The topic of a caption: the `facts` about the scene, and the `thing` that the caption is about. `relation` is a
+    relation of this thing to another thing, or None.
 
     `detail` is the probability with which a size or colour is mentioned.
     """

@@ -65,8 +65,8 @@ def draw_picture(scene: Scene, rng: np.random.Generator) -> tuple[bytes, list[Ou
 def _add_figure(
     image: Image.Image, cover: Image.Image, scene: Scene, figure: Figure, number: int, rng: np.random.Generator
 ) -> Box:
-    """Paste one figure and its shadow into `image`, and set the figure's pixels in `cover` to `number`. Return the
-    figure's box x1, y1, x2, y2 inside the image."""
+    """Paste one figure and its shadow into `image`. `cover` has the number of the nearest figure at each pixel, and is
+    set to `number` at the pixels of this figure. Return the figure's box x1, y1, x2, y2 inside the image."""
     thing = scene.things[figure.thing]
     sprite = draw_figure(thing.kind, thing.colour, thing.action, figure.unit, rng)
     if figure.mirrored:

@@ -13,8 +13,8 @@ State = tuple[Tensor, ...]
 
 class Decoder(Protocol):
     """A language model that predicts the next word of n sentences, one for each image. The V + 2 classes are the ids of
-    V words, the unknown word (id V), and the boundary (id V + 1), which is `boundary`. The boundary means START as an
-    input and END as a prediction."""
+    V words, the unknown word (id V), and the boundary. The attribute `boundary` is the id V + 1 of the boundary, which
+    means START as an input and END as a prediction."""
 
     boundary: int
 

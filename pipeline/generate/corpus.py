@@ -161,7 +161,7 @@ class _Counts:
     """Counts of n-grams. An n-gram is given as a single integer, whose digits in base `base` are the ids of its words.
     The history of an n-gram is the n-gram without its last word.
 
-    `keys` are the different n-grams in ascending order, and `counts` (as many) are their counts. `histories` are the
+    `keys` are the different n-grams in ascending order, and `counts` has the count of each of them. `histories` are the
     different histories in ascending order. `totals` has, for each history, the sum of the counts of its n-grams, and
     `kinds` has the number of its different n-grams.
     """

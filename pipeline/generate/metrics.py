@@ -82,10 +82,10 @@ def judge(
     image. `references`, in the same order, has one or more lists of words per image. Returns the metrics over all
     images, and the statistics of the captions.
 
-    BLEU is computed from the counts of all candidates together. The length of a candidate is compared with the length
-    of its reference that is closest. METEOR is measured only if `meteor` is true and Java is installed. If
-    pycocoevalcap is not installed, all metrics are None, `not_measured` says so for each metric, and the statistics are
-    None.
+    BLEU is computed from the counts of all candidates together. Of the references of a candidate, BLEU uses the length
+    that is closest to the length of the candidate. METEOR is measured only if `meteor` is true and Java is installed.
+    If pycocoevalcap is not installed, all metrics are None, `not_measured` says so for each metric, and the statistics
+    are None.
     """
     if find_spec(PACKAGE) is None:
         reason = (

@@ -78,12 +78,12 @@ class Nearest:
         return self.view.encoders
 
     def describe(self, features: Mapping[str, np.ndarray], sources: Sources, count: int) -> list[list[Description]]:
-        """Return for each of n images, whose `features` are given as encoder -> (n, dim), the words of the training
-        sentences of the `count` nearest rows of the gallery, best first, or of all rows if there are fewer.
+        """Describe n images, whose `features` are given as encoder -> (n, dim), by training sentences.
 
-        The scores are cosines, or, for `distance: euclidean`, negative squared distances. Different rows may have
-        sentences with the same words. `sources` has the training sentences as `corpus`, and the joint space as `space`,
-        which is not used for `by: features`.
+        For each image, return the words of the sentences of the `count` nearest rows of the gallery, best first. If the
+        gallery has fewer rows, all rows are used. Different rows may have sentences with the same words. The scores are
+        cosines, or negative squared distances for `distance: euclidean`. `sources` has the training sentences as
+        `corpus`, and the joint space as `space`, which is not used for `by: features`.
         """
         queries = self.standardise(features) if self.by == "features" else required(sources.space).images(features)
         starts = range(0, len(self.rows), GALLERY_BLOCK)

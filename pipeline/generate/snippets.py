@@ -30,9 +30,9 @@ SNIPPET_BLOCK = 1 << 16
 
 
 class Snippet(NamedTuple):
-    """Consecutive `words` of the sentence `sentence_id`, and the `box` of the region of the image `image_id` with which
-    an alignment model aligned the words. The box is (x1, y1, x2, y2) in pixels of the original image. `score` is the
-    score of this alignment, where higher is better."""
+    """Consecutive words of a sentence, and the region of an image with which an alignment model aligned these words.
+    The `box` of the region is (x1, y1, x2, y2) in pixels of the original image. `score` is the score of this alignment,
+    where higher is better."""
 
     sentence_id: int
     image_id: int

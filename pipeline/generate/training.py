@@ -153,9 +153,10 @@ def log_probabilities(
     """Compute the natural logarithm of the probability of each of the m sentences `tokens`, END included, given each of
     `count` images. Return (count, m) float32.
 
-    `open_block(rows)` is called with the row numbers `rows` (k,) of a block of sentences, which together have `total`
-    words and ENDs. It returns the position in `rows` of the sentence of each word and END, (total,), and a function
-    from the number of an image to -log P of each word and END, (total,), in the same order.
+    `open_block(rows)` is called for blocks of sentences. `rows` (k,) are the row numbers of the sentences of a block,
+    which together have `total` words and ENDs. The function returns a tensor (total,) and another function. The tensor
+    says to which sentence each word or END belongs, as a position in `rows`. The other function gets the number of an
+    image, and returns -log P of each word and END, (total,), in the same order.
     """
     found = np.empty((count, len(tokens)), np.float32)
     with torch.inference_mode():

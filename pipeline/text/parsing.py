@@ -75,7 +75,7 @@ MAX_QUOTED_CHARACTERS = 200
 
 
 def sentence_keys(names: Sequence[str], first: int) -> list[list[str]]:
-    """Return three ids for each sentence. In a file of parses, the sentence may have any of them.
+    """Return three ids for each sentence. A file of parses may use any of the three.
 
     `names` has the image name of each sentence. The sentences of an image are adjacent. The first id is `name#k`, where
     k is the number of the sentence in its image, from 0. The second id is the first id without the folders of the name.

@@ -307,8 +307,8 @@ relation is UNSPECIFIED."""
 
 JOINED = r"CC|CONJP"
 CACHED_PAIRS = 1 << 14
-"""Maximum number of pairs of arguments whose results `_relation` and `_fits` each keep. A treebank has some thousand
-pairs."""
+"""Maximum number of results that `_relation` keeps, and that `_fits` keeps. There is one result for each pair of
+arguments. A treebank has some thousand pairs."""
 NOUN_PHRASE = "NP"
 
 
@@ -323,8 +323,8 @@ class NounPhrase:
 def list_noun_phrases(tree: PhraseTree) -> list[NounPhrase]:
     """List the noun phrases of a sentence, in the order of their nodes.
 
-    `pipeline.models.neural.hmlstm.noun_phrases` has the same order. A phrase that has all words except punctuation is
-    the sentence itself and is not listed.
+    The function `pipeline.models.neural.hmlstm.noun_phrases` lists them in the same order. A phrase that has all words
+    except punctuation is the sentence itself and is not listed.
     """
     tree = tree.under_one_root()
     first, last = tree.extents()

@@ -120,8 +120,8 @@ def project_parse(parse: Parse, words: Sequence[str], spans: Spans) -> Parse:
 class LabelTable:
     """The labels in the trees of the training sentences with their counts, the most common first.
 
-    The id of a label is its position, for relations and phrases separately. Unknown labels have the id L in a table of
-    L labels.
+    Relations and phrase labels have separate lists. The id of a label is its position in its list. Unknown labels have
+    the id L, for a list of L labels.
     """
 
     relations: tuple[str, ...]
@@ -142,8 +142,8 @@ class LabelTable:
 class SentenceTrees:
     """The dependency tree and the phrase tree of a sentence over jointspace's words.
 
-    `fits` is false if the parser's words could not be aligned. Then `parse` is the result of `chain`, and `tree` the
-    result of `right_branching`.
+    `fits` is false if the parser's words could not be aligned. In this case, `parse` is the result of `chain`, and
+    `tree` is the result of `right_branching`.
     """
 
     parse: Parse

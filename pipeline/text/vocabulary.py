@@ -41,10 +41,10 @@ MAX_UNKNOWN_SHARE = 0.1
 """Largest share of the dev sentences that may have no known word, and of the words in dev that may be unknown, before a
 warning is given."""
 POSSIBLE_PIECES = 10
-"""Minimum ratio of possible to known pieces that makes pieces of a length specific. The possible pieces are all pieces
-of this length, and the known pieces are the known pieces of all lengths. With this ratio, an unknown word rarely has a
-known piece of this length by chance. With 2,000 known pieces, specific pieces have 3 letters in most alphabets, and 2
-syllables in Korean."""
+"""Minimum ratio of possible to known pieces that makes pieces of a length specific. The possible pieces are all
+sequences of known letters of this length, and the known pieces are the known pieces of all lengths. With this ratio, an
+unknown word rarely has a known piece of this length by chance. With 2,000 known pieces, specific pieces have 3 letters
+in most alphabets, and 2 syllables in Korean."""
 
 
 def _edits(word: str, other: str) -> int:

@@ -119,7 +119,8 @@ def _sizes(parts: Sequence[bytes], source: str) -> tuple[int, int]:
 
 
 def _trailing_numbers(word: bytes) -> int:
-    """Count the numbers at the end of a word. A word may contain spaces, so its last parts may belong to the vector."""
+    """Count the numbers at the end of a word. A line is divided into word and vector at its last spaces, so numbers at
+    the end of the word may be additional numbers of the vector."""
     count = 0
     for part in reversed(word.split(b" ")[1:]):
         try:
@@ -198,12 +199,12 @@ def train_vectors(
 ) -> np.ndarray:
     """Train vectors (V + 1, dim) float32 for V terms with word2vec and negative sampling, by gensim.
 
-    `sentences` have the word ids of each sentence. Unknown words, with the id V, are skipped. With
-    `predicts="context"`, each word predicts its context (skip-gram). With `predicts="word"`, the mean of the context
-    predicts the word (continuous bag of words). Sentences with fewer than two known words are left out. The last row,
-    for unknown words, is the mean of all trained vectors, and so is the row of each term that the remaining sentences
-    do not have. Training uses a single thread, so that `seed` determines the result. Raises UsageError if gensim is not
-    installed, and InputError if no sentence has two known words.
+    `sentences` have the word ids of each sentence. Unknown words, with the id V, are skipped, and sentences with fewer
+    than two known words are left out. With `predicts="context"`, each word predicts its context (skip-gram). With
+    `predicts="word"`, the mean of the context predicts the word (continuous bag of words). The last row, for unknown
+    words, is the mean of all trained vectors. A term that is in none of the sentences used gets the same mean. Training
+    uses a single thread, so that `seed` determines the result. Raises UsageError if gensim is not installed, and
+    InputError if no sentence has two known words.
     """
     try:
         from gensim.models import Word2Vec

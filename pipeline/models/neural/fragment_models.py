@@ -168,8 +168,8 @@ class FragmentModel(NetworkModel):
         return Training(replace(plan, anchors=model.anchors()))
 
     def judge(self, dev: TrainingPairs) -> Callable[[], float]:
-        """Return a function that computes the sum of recall@1, @5 and @10 of both directions on `dev` in percent, with
-        the parameters that the network has at the time of the call."""
+        """Return a function without arguments, which computes the sum of recall@1, @5 and @10 of both directions on
+        `dev` in percent. The function uses the parameters that the network has at the time of the call."""
         regions = required(dev.regions)
         features = {name: dev.features[name][np.arange(len(regions))] for name in self.encoders}
 
@@ -270,7 +270,7 @@ class DVSA(AlignedModel):
 
     The model implements eq. 1 to 6, 8 and 9. Eq. 8 is the rule `words`. Eq. 9 is the loss `ranking` with all negatives
     of a batch and a margin of 1. The defaults are the rule `mean-words`, which does not favour long sentences, and the
-    loss `info-nce`, because a model learns far more with them in the same time.
+    loss `info-nce`. With these defaults, the model learns far more in the same time.
     """
 
     sentence_encoder = RectifiedBRNN

@@ -28,8 +28,8 @@ class Packed(NamedTuple):
     - `rows` (total,) are the packed positions of all words, sentence after sentence in the original order. The words of
       sentence i are rows[offsets[i] : offsets[i + 1]].
     - `last` (n,) are the packed positions of the last words of the sentences.
-    - `mirrored` (total,) has the packed position of another word of the same sentence for each word. The other word is
-      as far from the end of the sentence as the word is from the beginning.
+    - `mirrored` (total,) has a packed position for each word: the position of the word in the same sentence that is as
+      far from the end as this word is from the beginning.
     """
 
     ids: Tensor

@@ -231,7 +231,7 @@ class ProjectedBatch(NamedTuple):
     pair i.
 
     `image_cosines` (n, n) are the cosines of the images with each other before the projection, and `sentence_cosines`
-    (n, n) are the cosines of the sentences. They are None if the loss does not use cosines.
+    (n, n) are the cosines of the sentences. Both are None if the loss does not use cosines.
     """
 
     images: Tensor

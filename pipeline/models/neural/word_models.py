@@ -116,8 +116,9 @@ class GlobalModel(NetworkModel):
         return cls(task.view, network, learned)
 
     def judge(self, dev: TrainingPairs) -> Callable[[], float]:
-        """Return a function that scores, on `dev`, the parameters that the network has at the time of the call. The
-        score is the recall sum, or the negative mean rank if `by_mean_rank` is true."""
+        """Return a function without arguments, which scores the network on `dev`. The function uses the parameters that
+        the network has at the time of the call. The score is the recall sum, or the negative mean rank if
+        `by_mean_rank` is true."""
         features = dev.images(np.arange(dev.n_images))
 
         def score() -> float:
