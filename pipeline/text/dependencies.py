@@ -152,8 +152,8 @@ def depths(heads: Sequence[int]) -> list[int]:
 
 
 def projective_heads(heads: Sequence[int]) -> list[int]:
-    """Make a tree projective, so that no arcs cross, and return the new heads. `heads` are the heads of the words, or
-    -1 for the root.
+    """Make a tree projective, so that no arcs cross, and return the new heads. `heads` are the positions of the heads
+    of the words, or -1 for the root.
 
     As long as arcs cross, the shortest non-projective arc is replaced. The dependent of this arc gets the head of its
     former head as its new head.

@@ -136,10 +136,10 @@ def _index(pairs: Iterable[tuple[str | None, object]], wanted: Collection[str], 
 def match(text: str, keys: Iterable[str], parses: Mapping[str, Parse], trees: Mapping[str, PhraseTree]) -> Parsed:
     """Return the dependency tree and the phrase tree of the sentence `text` from the files of a parser.
 
-    `parses` and `trees` map ids to trees. `keys` are the ids that the sentence may have. In each mapping, the first of
-    `keys` that is found counts. If only one of the two trees is found, the other is derived from it. If `text` has no
-    letters and digits, if no tree is found, or if a tree has other letters and digits than `text`, both trees are
-    substitutes from `fall_back`, and the result has the reason as `fallback`.
+    `parses` and `trees` map ids to trees. `keys` are the ids that the sentence may have. In each mapping, the tree of
+    the first id that is found is taken. If only one of the two trees is found, the other is derived from it. If `text`
+    has no letters and digits, if no tree is found, or if a tree has other letters and digits than `text`, both trees
+    are substitutes from `fall_back`, and the result has the reason as `fallback`.
     """
     keys = list(keys)
     parse = next((parses[key] for key in keys if key in parses), None)

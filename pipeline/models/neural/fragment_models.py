@@ -208,7 +208,7 @@ class AlignedModel(FragmentModel):
 
     A subclass sets `sentence_encoder`, the class of the encoder. The arguments of this class are word vectors,
     dimensions, dropout, and a fourth argument, which differs between the encoders. The class variable `own` is the name
-    of the fourth argument, and the method `learn` returns its value.
+    of the fourth argument, and the method `learn` returns the value of this argument.
     """
 
     network_type: ClassVar[type[FragmentNetwork]] = FragmentNetwork

@@ -25,8 +25,8 @@ class Packed(NamedTuple):
     - `sizes` has the number of sentences with a word at each position.
     - `order` (n,) are the numbers of the sentences, longest first.
     - `lengths` (n,), at least 1, are the numbers of words of the sentences in their original order.
-    - `rows` (total,) are the packed positions of all words, sentence after sentence in the original order. The words of
-      sentence i are rows[offsets[i] : offsets[i + 1]].
+    - `rows` (total,) are the packed positions of all words, sentence after sentence in the original order. `offsets` (n
+      + 1,) divides `rows` into sentences: the words of sentence i are rows[offsets[i] : offsets[i + 1]].
     - `last` (n,) are the packed positions of the last words of the sentences.
     - `mirrored` (total,) has a packed position for each word: the position of the word in the same sentence that is as
       far from the end as this word is from the beginning.
