@@ -234,4 +234,5 @@ DESCRIPTIONS: dict[Writer, float] = {
     lambda facts, rng: pick(rng, NOTES): 0.1,
     lambda facts, rng: "": 0.36,
 }
-"""The functions that can write a description, and the probability of each function. TITLES has the same form."""
+"""The functions that can write a description, and the probability of each function. TITLES has the functions that can
+write a title, in the same form."""

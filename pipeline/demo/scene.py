@@ -308,8 +308,9 @@ def _first_figure(scene: Scene, thing: Thing, number: int, rng: np.random.Genera
 
 
 def _ground_spot(scene: Scene, thing: Thing, anchor: Figure | None, rng: np.random.Generator) -> tuple[float, float]:
-    """Choose the `depth` and the `x` of a figure of `thing`, in pixels. The spot is anywhere, or next to, behind, in
-    front of, above or below the first figure of the scene (`anchor`). It is anywhere if `anchor` is None."""
+    """Choose the `depth` and the `x` of a figure of `thing`, in pixels. If `anchor` is None, the spot is anywhere.
+    Otherwise `anchor` is the first figure of the scene, and the spot is anywhere, or next to, behind, in front of,
+    above or below this figure."""
     near = scene.height - 3
     far = scene.horizon + 0.25 * (scene.height - scene.horizon)
     depth = rng.uniform(far, near)

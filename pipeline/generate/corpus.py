@@ -23,8 +23,8 @@ has the same default."""
 @dataclass(frozen=True)
 class Likeness:
     """The training sentence that is nearest to a generated caption. `row` is the position of the training sentence in
-    the corpus, and `cosine` is the similarity of caption and training sentence, from 0 to 1. `verbatim` is whether both
-    have the same words in the same order, and all of these words are in the vocabulary."""
+    the corpus, and `cosine` is the similarity of caption and training sentence, from 0 to 1. `verbatim` is whether the
+    caption has the words of the training sentence in the same order, and all of these words are in the vocabulary."""
 
     row: int
     cosine: float

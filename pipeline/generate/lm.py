@@ -64,9 +64,9 @@ candidate. The cosine has the weight 1."""
 
 @dataclass(frozen=True)
 class LanguageText:
-    """m sentences as a language model needs them. `tokens` are the ids of the words, `names` (m,) are the numbers of
-    the sentences in error messages, and `u` (m, c) are the conditioning vectors, which are the embeddings of the
-    sentences in the joint space unless the caller replaces them. `tags` are the parts of speech of the words, as
+    """m sentences in the form that a language model reads. `tokens` are the ids of the words, and `names` (m,) are the
+    numbers of the sentences for error messages. `u` (m, c) are the conditioning vectors, which are the embeddings of
+    the sentences in the joint space unless the caller replaces them. `tags` are the parts of speech of the words, as
     positions in TAGS, or None if the model does not use them."""
 
     tokens: Tokens

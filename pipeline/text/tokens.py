@@ -238,7 +238,7 @@ def _words(text: str) -> list[str]:
 def _runs(tokens: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
     """Group tokens into runs of words with spaces between them, and runs of characters of scripts without spaces.
 
-    Yield the text between the words of a run, which is a space or empty, and the words.
+    Yield a pair for each run: the text between its words, which is a space or empty, and the words.
     """
     spaced: list[str] = []
     for token in tokens:

@@ -62,7 +62,9 @@ OTHER = "X"
 phrases without a common head."""
 SUBJECTS = frozenset({"nsubj", "csubj", "expl"})
 BETWEEN = frozenset({"punct", "cc"})
-"""Relations of punctuation and conjunctions. These words are between or around phrases, and do not form a layer."""
+"""Relations of punctuation and conjunctions. These dependents have no layer of their own. On each side of the head,
+they get the layer of the next dependent towards the head, or BASE if there is none. If no other dependent is further
+outside, they get OUTSIDE."""
 CLAUSAL = SUBJECTS | {"cop", "aux"}
 """Relations of dependents that make their head the head of a clause, whatever part of speech the head is."""
 NOUN_LAYERS = {
@@ -82,7 +84,8 @@ CLAUSE_LAYERS = {
 }
 """The layer of a dependent of a verb or of another predicate, by its relation."""
 WITHIN = frozenset({"compound", "flat", "fixed", "goeswith", "nummod", "amod", "det", "cc", "case", "mark", "punct"})
-"""Relations to the head with which a noun or pronoun without dependents does not form a phrase of its own."""
+"""Relations of a word to its head. A noun or pronoun that has one of these relations and no dependents does not form a
+phrase of its own."""
 EMPTY = "no words"
 """The value of `Parsed.fallback` for a text without words, or without letters and digits."""
 

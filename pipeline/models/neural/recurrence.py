@@ -81,11 +81,11 @@ ACTIVATIONS = {
 
 
 sigmoid_backward = torch.ops.aten.sigmoid_backward
-"""Function of d and s. s is the value of a sigmoid, and d the gradient of this value. The function returns the gradient
-of the sigmoid's argument, which it computes in one pass."""
+"""Function that computes the gradient of the argument of a sigmoid in one pass. Its first argument is the gradient of
+the sigmoid's value, and its second argument is this value."""
 tanh_backward = torch.ops.aten.tanh_backward
-"""Function of d and t. t is the value of a tanh, and d the gradient of this value. The function returns the gradient of
-the argument of the tanh, which it computes in one pass."""
+"""Function that computes the gradient of the argument of a tanh in one pass. Its first argument is the gradient of the
+tanh's value, and its second argument is this value."""
 State = tuple[Tensor, ...]
 """The tensors (k, H) float32 that a cell passes from word to word. The first is the hidden state."""
 Gradients = tuple[State, State | None, tuple[Tensor | None, ...]]

@@ -224,8 +224,8 @@ class PositionRNN(DependencyRNN):
 
     @staticmethod
     def learn(trees: Trees) -> dict[str, Any]:
-        """Return k_l as `left` and k_r as `right`: the greatest number of children of a word on its left and right side
-        in the training sentences."""
+        """Return a dict with k_l as `left` and k_r as `right`. They are the greatest numbers of children that a word
+        has on its left side and on its right side in the training sentences."""
         position = positions(forest(trees, 0).parents)
         return {"left": int(-position.min(initial=0)), "right": int(position.max(initial=0))}
 
