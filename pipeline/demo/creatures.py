@@ -29,8 +29,9 @@ class Build:
 class Gait:
     """The positions of the legs of an animal in motion, in units of the pen.
 
-    `hind` and `fore` have the offset (x, y) of each foot from the ground below its hip. The foot on the far side is
-    first. The animal is turned up by `tilt` degrees. The head is moved forwards and down by `stretch`.
+    `hind` and `fore` have the offset (x, y) of each foot from the point on the ground below its hip. The foot on the
+    far side is first. The animal is turned by `tilt` degrees, so that its front is higher. The head is moved forwards
+    and down by `stretch`.
     """
 
     hind: tuple[Point, Point]
@@ -259,9 +260,10 @@ class Person:
 class Pose:
     """The position of a person's arms and legs for an action, in units of the pen.
 
-    `hands` has the offset (x, y) of each hand from its shoulder, and `feet` of each foot from the ground below its hip,
-    the left one in the drawing first. The whole body above the legs is lowered by `drop` times the height of the hips
-    above 0.1 units. The figure is turned anticlockwise by `lean` degrees.
+    `hands` has the offset (x, y) of each hand from its shoulder. `feet` has the offset (x, y) of each foot from the
+    point on the ground below its hip. The hand or foot on the left of the drawing is first. The body above the legs is
+    lowered by `drop` times (h - 0.1), where h is the height of the hips of a standing person. The figure is turned
+    anticlockwise by `lean` degrees.
     """
 
     hands: tuple[Point, Point]

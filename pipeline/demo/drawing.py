@@ -48,8 +48,8 @@ class Pen:
     """
 
     def __init__(self, unit: float, draft: float = 0.0) -> None:
-        """Begin an empty sheet. If `draft` is above 0, the figure is in water up to y = `draft`. `lift` then erases
-        everything below this waterline, and the waterline is where the ground would be in the sprite."""
+        """Begin an empty sheet. If `draft` is above 0, the figure is in water up to the height y = `draft`. `lift` then
+        erases everything below this waterline, and puts the waterline where other sprites have the ground."""
         self._unit = unit * SUPERSAMPLING
         self._origin = (HALF_WIDTH * self._unit, (TOP + draft) * self._unit)
         self._draft = draft

@@ -1,7 +1,8 @@
 """Writes true captions, short and long, about the things in a scene.
 
-The functions for whole captions are first. The functions for noun phrases, verb phrases, and phrases of place and time
-follow. A phrase that is returned with its relation is a pair (name of the relation in Universal Dependencies, phrase).
+The functions for whole captions come first. The functions for noun phrases, verb phrases, and phrases of place and time
+follow. If a function returns a phrase together with its relation to another word, the result is a pair (name of the
+relation in Universal Dependencies, phrase).
 """
 
 from collections.abc import Callable
@@ -21,8 +22,8 @@ CAPITAL = 0.93
 FULL_STOP = 0.9
 """Probability that a caption ends with a full stop, as in Flickr8k."""
 ATTEMPTS = 5
-"""Maximum number of captions that are written for each caption that is needed. Writing ends earlier when SENTENCES
-captions differ."""
+"""Maximum number of attempts per caption. Captions are written until SENTENCES of them differ, or until there are
+SENTENCES * ATTEMPTS captions."""
 DETAILS = (0.35, 0.75, 0.95)
 """The possible probabilities with which a size or colour is mentioned. One of these probabilities is drawn for each
 caption."""
@@ -30,8 +31,8 @@ caption."""
 
 @dataclass(frozen=True)
 class Topic:
-    """The topic of a caption: the facts about the scene, one of its things, and a relation of this thing to another
-    thing, or None.
+    """The topic of a caption: the `facts` about the scene, and the `thing` that the caption is about. `relation` is a
+    relation of this thing to another thing, or None.
 
     `detail` is the probability with which a size or colour is mentioned.
     """
@@ -43,8 +44,8 @@ class Topic:
 
     @property
     def companion(self) -> Thing | None:
-        """The first thing of another kind that a caption can mention together with `thing`: either both are in the air,
-        or neither is. None if there is no such thing."""
+        """The first thing of another kind that a caption can mention together with `thing`, or None if there is no such
+        thing. Either both things are in the air, or neither of them is."""
         others = (t for t in self.facts.things if t.kind != self.thing.kind and t.airborne == self.thing.airborne)
         return next(others, None)
 
@@ -200,8 +201,8 @@ FORMS: tuple[tuple[Callable[[Topic, np.random.Generator], Phrase], float, str], 
     (_meanwhile, 0.8, "companion"),
     (_view, 0.8, "thing"),
 )
-"""A function that writes a form of caption, the relative frequency of the form, and the name of the attribute of Topic
-that must not be None, for each form."""
+"""The forms of captions. Each entry has the function that writes captions of the form, the relative frequency of the
+form, and the name of an attribute of Topic. The form is used only if this attribute is not None."""
 
 
 # --- the parts of a sentence
@@ -236,11 +237,10 @@ def _noun_lemma(thing: Thing, rng: np.random.Generator) -> str:
 
 
 def _wearing(thing: Thing, rng: np.random.Generator) -> tuple[str, Phrase]:
-    """Return a pair (relation, phrase) that describes the clothes of a person `thing`, such as `in a red shirt` or
-    `wearing a red shirt`.
+    """Return a pair (relation, phrase). The phrase describes the clothes of the person `thing`, such as `in a red
+    shirt` or `wearing a red shirt`. The relation is the name of the phrase's relation to the noun for the person.
 
-    The garment is drawn from the garments of this kind of person, and has the colour of `thing`. The relation is the
-    name of the relation of the phrase to the noun for the person.
+    The garment is drawn from the garments of this kind of person, and has the colour of `thing`.
     """
     garment = words.noun(pick_usual(rng, words.GARMENTS[thing.kind]), thing.count > 1)
     colour = words.adjective(thing.colour)
@@ -313,9 +313,9 @@ def located(text: str) -> tuple[str, Node]:
 
 
 def listed_noun_phrase(tokens: list[str]) -> Phrase:
-    """Parse a noun phrase such as `a city/NN street`, of which `tokens` are the words. The last word is a plural noun
-    if it ends with `/NNS`, and otherwise a singular noun. The words before the last word are articles, nouns with
-    `/NN`, and adjectives."""
+    """Parse the words `tokens` of a noun phrase such as `a city/NN street`. The last word is a plural noun if it ends
+    with `/NNS`, and otherwise a singular noun. Each word before the last word is an article, a noun if it ends with
+    `/NN`, or otherwise an adjective."""
     parts = []
     for token in tokens[:-1]:
         form, _, tag = token.partition("/")

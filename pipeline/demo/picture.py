@@ -37,8 +37,9 @@ _TROUSERS = ((52, 62, 92), (70, 66, 62), (112, 96, 74), (84, 104, 138))
 class Outline:
     """The visible part of a figure. Boxes are x1, y1, x2, y2 in pixels, and end at the edges of the image.
 
-    `extent` is the box of the whole figure, and `box` of the part that no nearer figure covers (None if all is
-    covered). `visible` is the share of the figure's pixels in the image that no nearer figure covers.
+    `extent` is the box of the whole figure. `box` is the box of the part that no nearer figure covers, or None if the
+    whole figure is covered. `visible` is the number of pixels of this part, divided by the number of all pixels of the
+    figure in the image.
     """
 
     extent: Box
@@ -64,8 +65,8 @@ def draw_picture(scene: Scene, rng: np.random.Generator) -> tuple[bytes, list[Ou
 def _add_figure(
     image: Image.Image, cover: Image.Image, scene: Scene, figure: Figure, number: int, rng: np.random.Generator
 ) -> Box:
-    """Paste one figure and its shadow into `image`, and set the figure's pixels in `cover` to `number`. Return the
-    figure's box x1, y1, x2, y2 inside the image."""
+    """Paste one figure and its shadow into `image`. `cover` has the number of the nearest figure at each pixel, and is
+    set to `number` at the pixels of this figure. Return the figure's box x1, y1, x2, y2 inside the image."""
     thing = scene.things[figure.thing]
     sprite = draw_figure(thing.kind, thing.colour, thing.action, figure.unit, rng)
     if figure.mirrored:
@@ -176,9 +177,9 @@ class Relation:
 
 @dataclass(frozen=True)
 class Facts:
-    """The facts about a drawn scene that captions may state. `things` has the mentioned things that can be seen. The
-    `count` of each thing is the number of its figures that can be seen. `seated` has the kinds of the things that sit
-    on a bench or chair."""
+    """The facts about a drawn scene that captions may state. `things` has the visible things that captions may mention.
+    The `count` of a thing is the number of its visible figures. `seated` has the kinds of the things that sit on a
+    bench or chair."""
 
     place: str
     light: str
@@ -189,11 +190,11 @@ class Facts:
 
 @dataclass(frozen=True)
 class _Sight:
-    """A thing of which captions may speak.
+    """A visible thing that captions may mention.
 
-    `thing.count` is the number of its figures of which at least the share SEEN is visible. `box` has the corners x1,
-    y1, x2, y2 in pixels of the box around these figures. `figure` is the first of these figures, whose `depth` and
-    `seat` are taken for the whole thing.
+    A figure counts as visible if nearer figures leave at least the share SEEN of the figure uncovered. `thing.count` is
+    the number of visible figures. `box` is the box x1, y1, x2, y2 in pixels around the visible figures. `figure` is the
+    first visible figure, whose `depth` and `seat` are used for the whole thing.
     """
 
     thing: Thing

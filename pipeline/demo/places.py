@@ -259,8 +259,9 @@ def roughen(canvas: np.ndarray, rng: np.random.Generator, grain: tuple[float, fl
 
 
 def ridge(rng: np.random.Generator, width: int, level: float, rise: float, grain: float) -> np.ndarray:
-    """Return the outline of hills (width,): the row of the outline in each column, between `level` - `rise` and
-    `level`. It is random at points that are about `grain` columns apart, and straight between them."""
+    """Return the outline of hills (width,). The outline has a row between `level` - `rise` and `level` for each column.
+    The rows are random at points that are about `grain` columns apart, and interpolated linearly between these
+    points."""
     points = max(3, round(width / grain) + 1)
     heights = level - rise * rng.random(points)
     return np.interp(np.linspace(0, points - 1, width), np.arange(points), heights).astype(np.float32)

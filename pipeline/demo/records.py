@@ -11,16 +11,19 @@ from pipeline.demo.scene import COLOURS, KINDS, PLACES, pick, pick_weighted, sam
 from pipeline.demo.words import NOUNS, VERBS, DemoSentence, kind_names
 
 VERSION = 2
-"""Version of the images and captions that the same settings give. It must be increased if the images or the captions
-change."""
+"""Version of the code that makes the images and captions. It must be increased if the code makes other images or
+captions from the same settings."""
 
 LISTED = 0.05  # minimum visible share of a figure's pixels for it to have a labelled box
 
 
 @dataclass(frozen=True)
 class DrawingSettings:
-    """The number of images of each split (`weak`: images with weak text and without captions), and the `seed` (0 or
-    more) of all random choices."""
+    """The settings of the demo collection.
+
+    `train`, `dev` and `test` are the numbers of images with captions in these splits. `weak` is the number of images
+    with weak text instead of captions. `seed`, 0 or more, is the seed of all random choices.
+    """
 
     train: int
     dev: int
@@ -182,8 +185,8 @@ def _beginning(facts: Facts, rng: np.random.Generator) -> str:
 
 
 def _worn_sentence(facts: Facts, rng: np.random.Generator) -> str:
-    """Return a true sentence about the image without punctuation, of which each word is left out with the probability 1
-    - KEPT_WORD."""
+    """Return a true sentence about the image, without punctuation. Each word is left out with the probability 1 -
+    KEPT_WORD."""
     return " ".join(token for token in _tokens(facts, rng) if rng.random() < KEPT_WORD)
 
 
@@ -231,4 +234,5 @@ DESCRIPTIONS: dict[Writer, float] = {
     lambda facts, rng: pick(rng, NOTES): 0.1,
     lambda facts, rng: "": 0.36,
 }
-"""The functions that can write a description, and the probability of each function. TITLES has the same form."""
+"""The functions that can write a description, and the probability of each function. TITLES has the functions that can
+write a title, in the same form."""

@@ -44,8 +44,11 @@ TALL = ("tree", "house")
 
 @dataclass(frozen=True)
 class Scenery:
-    """A place. An action is possible there if its medium (see MEDIUM) is one of `media`. Things there never have one of
-    the colours `hides`, which are too similar to the background."""
+    """A place, which limits the actions and colours of the things in it.
+
+    An action is possible in the place if the medium of the action (see MEDIUM) is one of `media`. The things in the
+    place have none of the colours `hides`, because these colours are too similar to the background.
+    """
 
     media: tuple[str, ...]
     hides: tuple[str, ...]
@@ -250,9 +253,9 @@ def _sample_thing(name: str, place: str, mentioned: bool, rng: np.random.Generat
 
 
 def _populate(scene: Scene, candidates: list[Thing], rng: np.random.Generator) -> Scene:
-    """Return `scene`, which is empty, with the `candidates` added one after another. A candidate that `_add` cannot
-    place is left out. If this is the first candidate, all candidates become small and single, and the scene is begun
-    again."""
+    """Add the `candidates` one after another to `scene`, which is empty, and return the resulting scene. A candidate is
+    left out if `_add` cannot place it. If the first candidate cannot be placed, all candidates become small and single,
+    and are added to the empty scene again."""
     grown = scene
     for thing in candidates:
         grown = _add(grown, thing, rng)
@@ -305,8 +308,9 @@ def _first_figure(scene: Scene, thing: Thing, number: int, rng: np.random.Genera
 
 
 def _ground_spot(scene: Scene, thing: Thing, anchor: Figure | None, rng: np.random.Generator) -> tuple[float, float]:
-    """Choose the `depth` and the `x` of a figure of `thing`, in pixels. The spot is anywhere, or next to, behind, in
-    front of, above or below the first figure of the scene (`anchor`). It is anywhere if `anchor` is None."""
+    """Choose the `depth` and the `x` of a figure of `thing`, in pixels. If `anchor` is None, the spot is anywhere.
+    Otherwise `anchor` is the first figure of the scene, and the spot is anywhere, or next to, behind, in front of,
+    above or below this figure."""
     near = scene.height - 3
     far = scene.horizon + 0.25 * (scene.height - scene.horizon)
     depth = rng.uniform(far, near)
@@ -336,9 +340,11 @@ def _can_sit(thing: Thing, seat: Thing) -> bool:
 
 
 def _all_in_sight(scene: Scene) -> bool:
-    """Return whether every figure is inside the image, except for a narrow strip at a side or the top of a tall thing,
-    and no nearer figure hides more than the share COVERED of the figure. A figure that sits on a bench or chair may
-    hide more."""
+    """Return whether every figure is well visible.
+
+    A figure must be inside the image, except for a narrow strip at a side or the top of a tall thing. A nearer figure
+    must not cover more than the share COVERED of the figure, unless the nearer figure sits on a bench or chair.
+    """
     figures = _back_to_front(scene).figures
     extents = [figure.extent(scene.things[figure.thing]) for figure in figures]
     for i, (x1, y1, x2, y2) in enumerate(extents):

@@ -163,7 +163,8 @@ GARMENTS = {
     "boy": ("shirt", "sweater", "cap"),
     "girl": ("dress",),
 }
-"""The garments of each kind of person. Captions say the person's colour as the colour of a garment."""
+"""The garments of each kind of person. If a caption mentions the colour of a person, it gives this colour to one of
+these garments."""
 
 SIZE_WORDS = {"small": ("small", "little", "tiny"), "medium": (), "large": ("large", "big", "huge")}
 

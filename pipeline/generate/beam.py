@@ -13,8 +13,8 @@ State = tuple[Tensor, ...]
 
 class Decoder(Protocol):
     """A language model that predicts the next word of n sentences, one for each image. The V + 2 classes are the ids of
-    V words, the unknown word (id V), and the boundary (id V + 1), which is `boundary`. The boundary means START as an
-    input and END as a prediction."""
+    V words, the unknown word (id V), and the boundary. The attribute `boundary` is the id V + 1 of the boundary, which
+    means START as an input and END as a prediction."""
 
     boundary: int
 
@@ -154,8 +154,8 @@ def _mask(logits: Tensor, boundary: int) -> Tensor:
 
 class Extended(NamedTuple):
     """The best hypotheses of n images after an extension by one word, best first. Each tensor is (n, beam). `parent` is
-    the position that the extended hypothesis had among the b previous hypotheses of the image, `words` is the id of the
-    new last word, and `total` is the new log probability."""
+    the number of the hypothesis that was extended, among the b previous hypotheses of the image. `words` is the id of
+    the new last word, and `total` is the new log probability."""
 
     parent: Tensor
     words: Tensor

@@ -23,8 +23,8 @@ has the same default."""
 @dataclass(frozen=True)
 class Likeness:
     """The training sentence that is nearest to a generated caption. `row` is the position of the training sentence in
-    the corpus, and `cosine` is the similarity of caption and training sentence, from 0 to 1. `verbatim` is whether both
-    have the same words in the same order, and all of these words are in the vocabulary."""
+    the corpus, and `cosine` is the similarity of caption and training sentence, from 0 to 1. `verbatim` is whether the
+    caption has the words of the training sentence in the same order, and all of these words are in the vocabulary."""
 
     row: int
     cosine: float
@@ -41,10 +41,13 @@ class Corpus:
         self.vocabulary = vocabulary
 
     def likeness(self, sentences: Sequence[str]) -> list[Likeness]:
-        """Find the nearest training sentence to each of `sentences`, given as texts, by the cosine of idf-weighted bags
-        of words. A training sentence with the same words in the same order, none of them unknown, always counts as
-        nearest, with the cosine 1. A sentence that shares no word with the training sentences gets row 0 and cosine 0.
-        All unknown words count as one word."""
+        """Find the training sentence that is nearest to each of `sentences`, which are texts.
+
+        The nearest sentence has the greatest cosine of idf-weighted bags of words. All unknown words count as one word.
+        If a training sentence has the same words in the same order, and none of these words is unknown, this training
+        sentence is the nearest, with the cosine 1. A sentence that shares no word with the training sentences gets the
+        row 0 and the cosine 0.
+        """
         tokens = encode_tokens(sentences, self.vocabulary)
         queries = self._bags(tokens)
         nearest = []
@@ -145,8 +148,8 @@ class Trigram:
         return np.where(total > 0, share / np.maximum(total, 1), lower)
 
     def _grams(self, tokens: Tokens) -> np.ndarray:
-        """Return the trigrams of ids (total, 3) of the sentences `tokens`: for each word and each END, in order, the
-        two words or STARTs before it and the word or END itself."""
+        """Return the trigrams (total, 3) of ids in the sentences `tokens`. There is one trigram for each word and for
+        each END, in order. The trigram ends with this word or END, after the two words or STARTs that precede it."""
         padded = pad(tokens, 2, 1, self.boundary)
         return padded.ids.astype(np.int64)[runs(padded.offsets[:-1], tokens.lengths + 1)[:, None] + np.arange(3)]
 
@@ -156,9 +159,12 @@ class Trigram:
 
 class _Counts:
     """Counts of n-grams. An n-gram is given as a single integer, whose digits in base `base` are the ids of its words.
-    `keys` are the different n-grams in ascending order, and `counts` their counts. `histories` are the different
-    n-grams without their last word, in ascending order, `totals` are the sums of the counts after each history, and
-    `kinds` are the numbers of different words after each history."""
+    The history of an n-gram is the n-gram without its last word.
+
+    `keys` are the different n-grams in ascending order, and `counts` has the count of each of them. `histories` are the
+    different histories in ascending order. `totals` has, for each history, the sum of the counts of its n-grams, and
+    `kinds` has the number of its different n-grams.
+    """
 
     def __init__(self, grams: np.ndarray, base: int) -> None:
         self.keys, self.counts = np.unique(grams, return_counts=True)
@@ -167,7 +173,7 @@ class _Counts:
 
 
 def _look_up(keys: np.ndarray, values: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """Return for each key in `wanted` the value of `values` at the position of this key in `keys`, which ascend, or 0
-    if `keys` does not have it. `keys` is not empty."""
+    """Look up each key of `wanted` in `keys`, which are in ascending order and not empty. Return the entry of `values`
+    at the position of the key in `keys`, or 0 if `keys` does not have the key."""
     rows = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
     return np.where(keys[rows] == wanted, values[rows], 0)

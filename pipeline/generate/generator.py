@@ -122,10 +122,13 @@ def read_tagged(lines: Iterable[str], source: str) -> Iterator[list[tuple[str, s
 
 
 class Ranker(NamedTuple):
-    """The alignment model and its snippets, from which the generator `ranked-snippets` learns. `name` is the name under
-    which the class of the alignment `model` is registered. `vectors` (k, c) has the sum of the word vectors of each of
-    k aligned snippets, where snippets with the same words are repeated. The attribute `names` of the training pairs has
-    the row of `vectors` for each training snippet."""
+    """The alignment model and the vectors of its snippets, from which the generator `ranked-snippets` learns.
+
+    `name` is the name under which the class of the alignment `model` is registered. `vectors` (k, c) has one row for
+    each of k aligned snippets: the sum of the word vectors of the snippet. Snippets with the same words have separate
+    rows. The numbers of the rows that belong to the training snippets are in the attribute `names` of the training
+    pairs.
+    """
 
     name: str
     model: "AlignedModel"

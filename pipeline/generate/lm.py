@@ -44,8 +44,8 @@ from pipeline.text.vocabulary import Tokens, Vocabulary, encode_tokens
 SIZE_SETTINGS = ("context", "dimensions", "factors", "ahead", "dropout", "gate_bias")
 """The keys of a generator's settings that become fields of LogBilinearSizes with the same names."""
 NEIGHBOURS = 5
-"""Number of nearest words, and also number of nearest training sentences, whose common mean embedding is the second
-conditioning vector of an image (N in supplement 5.2)."""
+"""Number of nearest words, and also number of nearest training sentences, for the second conditioning vector of an
+image. This vector is the mean of the embeddings of the nearest words and sentences (N in supplement 5.2)."""
 TEMPERATURE = 0.7
 """Temperature at which the words of candidates are sampled if the generator does not use parts of speech."""
 MIN_STRUCTURE_WORDS = 4
@@ -56,7 +56,7 @@ MAX_WORDS = 12
 5.2). A candidate that is sampled without parts of speech is cut after this number of words."""
 REPEAT_PENALTY = 0.8
 """Factor by which the positive cosine of a candidate is multiplied each time that the candidate repeats a word. Stop
-words do not count. A negative cosine is lowered by as much as a positive cosine of the same size."""
+words do not count. A negative cosine is lowered by the same amount as a positive cosine of the same absolute value."""
 LANGUAGE_WEIGHT = 0.2
 """Weight of the mean log probability of a candidate's words and END, by the trigram model, in the score of the
 candidate. The cosine has the weight 1."""
@@ -64,9 +64,9 @@ candidate. The cosine has the weight 1."""
 
 @dataclass(frozen=True)
 class LanguageText:
-    """m sentences as a language model needs them. `tokens` are the ids of the words, `names` (m,) are the numbers of
-    the sentences in error messages, and `u` (m, c) are the conditioning vectors, which are the embeddings of the
-    sentences in the joint space unless the caller replaces them. `tags` are the parts of speech of the words, as
+    """m sentences in the form that a language model reads. `tokens` are the ids of the words, and `names` (m,) are the
+    numbers of the sentences for error messages. `u` (m, c) are the conditioning vectors, which are the embeddings of
+    the sentences in the joint space unless the caller replaces them. `tags` are the parts of speech of the words, as
     positions in TAGS, or None if the model does not use them."""
 
     tokens: Tokens
@@ -155,7 +155,7 @@ class LanguageModel:
     def log_probabilities(self, features: Mapping[str, np.ndarray], given: HeldOut) -> np.ndarray:
         """Return the natural log probability (n, m) float32 of each of the m held-out sentences `given`, END included,
         given each of n images, whose `features` are encoder -> (n, dim). The conditioning vectors are the embeddings of
-        the images, in place of the embeddings of sentences with which the network was trained."""
+        the images. In training, the conditioning vectors were embeddings of sentences."""
         sentences = given.pairs.sentences
         network = self.network
         device = network.bias.device

@@ -152,8 +152,8 @@ class Multiplicative(LogBilinear):
 
     @property
     def attribute_size(self) -> int:
-        """The length G of the vector that the gates multiply, which the paper calls the attribute vector: c here, and K
-        in StructureContent."""
+        """The length G of the attribute vector, which is the paper's name for the input of the gates. G is c in this
+        class, and K in StructureContent."""
         return self.sizes.condition
 
     def attribute(self, u: Tensor, tags: Tensor | None) -> Tensor:

@@ -16,11 +16,11 @@ Words = Sequence[str]
 
 PACKAGE = "pycocoevalcap"
 GENERATED_FLOOR = 1e-9
-"""The number that pycocoevalcap adds to divisors in BLEU, which are the number of generated n-grams and the length of
-the reference, so that it never divides by 0. Statistics.measure adds the same number."""
+"""The number that pycocoevalcap adds to the divisors in BLEU, so that it never divides by 0. The divisors are the
+number of generated n-grams and the length of the reference. Statistics.measure adds the same number."""
 MATCHED_FLOOR = 1e-15
-"""The number that pycocoevalcap adds to the number of matched n-grams, so that every precision in BLEU is positive, and
-to the length of the generated caption. Statistics.measure adds the same number."""
+"""The number that pycocoevalcap adds to the number of matched n-grams, so that every precision in BLEU is positive. The
+number is also added to the length of the generated caption. Statistics.measure does the same."""
 METRICS = ("bleu_1", "bleu_2", "bleu_3", "bleu_4", "rouge_l", "cider", "meteor")
 
 
@@ -45,9 +45,10 @@ class Statistics:
     captions, such as a resample of a bootstrap.
 
     - `made` (d, 4) counts the n-grams of each caption, for n from 1 to 4.
-    - `matched` (d, 4) counts the n-grams of each caption that a reference also has, each at most as often as it occurs
-      in a single reference.
-    - `lengths` (d, 2) has the number of words of each caption and of its reference with the closest length.
+    - `matched` (d, 4) counts the n-grams of each caption that a reference also has. If an n-gram occurs more often in
+      the caption than in any single reference, the additional occurrences are not counted.
+    - `lengths` (d, 2) has the number of words of each caption, and of the reference whose length is closest to the
+      caption's.
     - `rouge_l` and `cider` (d,) are the metrics of each caption, multiplied by 100. The word weights of CIDEr come from
       all references, and do not depend on the sample.
 
@@ -61,9 +62,9 @@ class Statistics:
     cider: np.ndarray
 
     def measure(self, metric: str, weights: np.ndarray) -> float:
-        """Compute `metric`, any of METRICS except meteor, for a sample that has caption i `weights[i]` times, for
-        `weights` (d,). Return the metric multiplied by 100. BLEU is computed from the counts of the whole sample
-        (Papineni et al. 2002), with the floors of pycocoevalcap. ROUGE-L and CIDEr are means over the sample."""
+        """Compute `metric`, any of METRICS except meteor, for a sample of the captions, and return it multiplied by
+        100. `weights` (d,) says how often each caption is in the sample. BLEU is computed from the counts of the whole
+        sample (Papineni et al. 2002), with the floors of pycocoevalcap. ROUGE-L and CIDEr are means over the sample."""
         if not metric.startswith("bleu"):
             return float(weights @ getattr(self, metric) / weights.sum())
         n = int(metric[-1])
@@ -77,12 +78,15 @@ class Statistics:
 def judge(
     candidates: Sequence[Words], references: Sequence[Sequence[Words]], meteor: bool
 ) -> tuple[Judgement, Statistics | None]:
-    """Compare one candidate per image, a list of words, with the references of the image, one or more lists of words.
-    `references` are in the order of `candidates`. Returns the metrics over all images and their statistics.
+    """Compare the generated caption of each image with the image's references. `candidates` has one list of words per
+    image. `references`, in the same order, has one or more lists of words per image. Returns the metrics over all
+    images, and the statistics of the captions.
 
-    BLEU is computed from the counts of all candidates together, with the length of the reference whose length is
-    closest to the candidate's. METEOR is measured only if `meteor` is true and Java is installed. If pycocoevalcap is
-    not installed, no metric is measured, all metrics are None with this reason, and the statistics are None."""
+    BLEU is computed from the counts of all candidates together. Of the references of a candidate, BLEU uses the length
+    that is closest to the length of the candidate. METEOR is measured only if `meteor` is true and Java is installed.
+    If pycocoevalcap is not installed, all metrics are None, `not_measured` says so for each metric, and the statistics
+    are None.
+    """
     if find_spec(PACKAGE) is None:
         reason = (
             "pycocoevalcap is not installed. Run `pip install 'jointspace[metrics]'`, and then rerun the stage"

@@ -125,9 +125,12 @@ class RecurrentDecoder:
 
 class MultimodalRNN:
     """The generator `mrnn`, a recurrent language model whose first hidden state depends on the image. DescribingNetwork
-    has the equations. If `whole` is true, the model was trained on regions, and each encoder's features of a region are
-    followed by its features of the whole image. If such a model describes a whole image, the features of the image are
-    used twice."""
+    has the equations.
+
+    If `whole` is true, the model was trained on regions. For each encoder, it reads the features of the region,
+    followed by the features of the whole image. If such a model describes a whole image, the features of the image are
+    used twice.
+    """
 
     def __init__(self, view: ImageView, cell: str, network: DescribingNetwork, whole: bool = False) -> None:
         self.view = view

@@ -18,8 +18,8 @@ from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.task import mean_and_spread, required
 
 GALLERY_BLOCK = 1 << 16
-"""Maximum number of training images that are embedded at once, and of rows of the gallery that are compared with images
-at once."""
+"""Maximum number of training images that are embedded at once. It is also the maximum number of rows of the gallery
+that are compared with images at once."""
 
 
 class Nearest:
@@ -50,7 +50,7 @@ class Nearest:
     @classmethod
     def learn(cls, material: Material) -> Learned:
         """Build the gallery from the training images, or from the training sentences for `by: joint-sentence`. Nothing
-        is trained, and the log counts the sentences and the rows of the gallery."""
+        is trained. The log has the number of training sentences and the number of rows of the gallery."""
         by = material.settings.by
         pairs = material.train
         view = material.view
@@ -78,12 +78,12 @@ class Nearest:
         return self.view.encoders
 
     def describe(self, features: Mapping[str, np.ndarray], sources: Sources, count: int) -> list[list[Description]]:
-        """Return for each of n images, whose `features` are given as encoder -> (n, dim), the words of the training
-        sentences of the `count` nearest rows of the gallery, best first, or of all rows if there are fewer.
+        """Describe n images, whose `features` are given as encoder -> (n, dim), by training sentences.
 
-        The scores are cosines, or, for `distance: euclidean`, negative squared distances. Different rows may have
-        sentences with the same words. `sources` has the training sentences as `corpus`, and the joint space as `space`,
-        which is not used for `by: features`.
+        For each image, return the words of the sentences of the `count` nearest rows of the gallery, best first. If the
+        gallery has fewer rows, all rows are used. Different rows may have sentences with the same words. The scores are
+        cosines, or negative squared distances for `distance: euclidean`. `sources` has the training sentences as
+        `corpus`, and the joint space as `space`, which is not used for `by: features`.
         """
         queries = self.standardise(features) if self.by == "features" else required(sources.space).images(features)
         starts = range(0, len(self.rows), GALLERY_BLOCK)

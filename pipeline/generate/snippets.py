@@ -30,9 +30,9 @@ SNIPPET_BLOCK = 1 << 16
 
 
 class Snippet(NamedTuple):
-    """Consecutive `words` of the sentence `sentence_id`, and the `box` of the region of the image `image_id` with which
-    an alignment model aligned the words. The box is (x1, y1, x2, y2) in pixels of the original image. `score` is the
-    score of this alignment, where higher is better."""
+    """Consecutive words of a sentence, and the region of an image with which an alignment model aligned these words.
+    The `box` of the region is (x1, y1, x2, y2) in pixels of the original image. `score` is the score of this alignment,
+    where higher is better."""
 
     sentence_id: int
     image_id: int
@@ -133,9 +133,12 @@ class Regions(NamedTuple):
 
 
 def sum_words(words: MultiVectors, lengths: Sequence[int]) -> np.ndarray:
-    """Return the sum of the word vectors of each of k snippets, (k, c) float32. `words` has the word vectors of the
-    sentences from which the snippets are cut. The snippets, one after the other, must be all words of these sentences,
-    in order. `lengths` (k,) are the numbers of words of the snippets, each at least 1."""
+    """Add up the word vectors of each of k snippets, and return the sums (k, c) float32.
+
+    `words` has the word vectors of all words of some sentences. The snippets divide these sentences: each word belongs
+    to exactly one snippet, and the snippets are in the order of the words. `lengths` (k,) are the numbers of words of
+    the snippets, each at least 1.
+    """
     return np.add.reduceat(to_float32(words.array), offsets_of(lengths)[:-1], axis=0)
 
 
@@ -161,8 +164,8 @@ class RankedSnippets:
     @classmethod
     def learn(cls, material: Material) -> Learned:
         """Build the gallery from the training snippets that have at least one word of the vocabulary. Snippets with the
-        same words become one row, which is the mean of the sums of their word vectors. Nothing is trained, and the log
-        counts the snippets (`sentences`) and the rows."""
+        same words become one row, which is the mean of the sums of their word vectors. Nothing is trained. The log has
+        the number of snippets as `sentences`, and the number of rows."""
         ranker = required(material.ranker)
         tokens = material.train.sentences
         unknown = len(material.vocabulary.terms)

@@ -153,9 +153,10 @@ def log_probabilities(
     """Compute the natural logarithm of the probability of each of the m sentences `tokens`, END included, given each of
     `count` images. Return (count, m) float32.
 
-    `open_block(rows)` is called with the row numbers `rows` (k,) of a block of sentences, which together have `total`
-    words and ENDs. It returns the position in `rows` of the sentence of each word and END, (total,), and a function
-    from the number of an image to -log P of each word and END, (total,), in the same order.
+    `open_block(rows)` is called for blocks of sentences. `rows` (k,) are the row numbers of the sentences of a block,
+    which together have `total` words and ENDs. The function returns a tensor (total,) and another function. The tensor
+    says to which sentence each word or END belongs, as a position in `rows`. The other function gets the number of an
+    image, and returns -log P of each word and END, (total,), in the same order.
     """
     found = np.empty((count, len(tokens)), np.float32)
     with torch.inference_mode():
@@ -172,16 +173,17 @@ def _blocks(tokens: Tokens) -> list[np.ndarray]:
 
 
 def likelihood_scores(log_probabilities: np.ndarray, lengths: np.ndarray, prior: np.ndarray | None) -> np.ndarray:
-    """Score m sentences for n images, (n, m) float64, from the natural log probabilities (n, m) of the sentences by a
-    generator. A higher score is better.
+    """Score m sentences for n images, (n, m) float64, for retrieval by perplexity as with the m-RNN in Kiros et al.
+    2014, section 3.1. A higher score is better.
 
-    This is retrieval by perplexity, as by the m-RNN in Kiros et al. 2014, section 3.1. `lengths` (m,) are the numbers
-    of words of the sentences, including END. If `prior` is None, the score is the negative logarithm of the perplexity.
+    `log_probabilities` (n, m) are the natural log probabilities of the sentences by a generator. They are not changed.
+    `lengths` (m,) are the numbers of words of the sentences, including END. If `prior` is None, the score is the log
+    probability divided by the length. This is the negative logarithm of the perplexity.
 
-    `prior` (k, m) is the log probability of each sentence given k training images. With a prior, the logarithm of the
-    mean probability of each sentence over these images is subtracted from its log probability before the division by
-    its length, so that a common sentence does not score high for every image. The prior does not change the order of
-    the images for a sentence. `log_probabilities` is not changed.
+    `prior` (k, m) is the log probability of each sentence given k training images. If it is given, the mean probability
+    of the sentence over the k images is computed, and the logarithm of this mean is subtracted from the log probability
+    before the division by the length. A common sentence then does not score high for every image. The prior does not
+    change the order of the images for a sentence.
     """
     scores = log_probabilities.astype(np.float64)
     if prior is not None:

@@ -35,15 +35,16 @@ class Parse:
 
 
 def chain(words: Sequence[str]) -> Parse:
-    """Return a substitute for a missing parse. The first word is the root, each word is the head of the next word by
-    the relation UNSPECIFIED, and parts of speech are unknown (X and _)."""
+    """Return a substitute for a missing parse. The first word is the root. Each word is the head of the next word, with
+    the relation UNSPECIFIED. The parts of speech are unknown: X in `upos`, and _ in `xpos`."""
     n = len(words)
     relations = (ROOT_RELATION, *[UNSPECIFIED] * (n - 1))[:n]
     return Parse(tuple(words), ("X",) * n, ("_",) * n, tuple(range(ROOT, n - 1)), relations, (True,) * n)
 
 
 def format_conllu(parse: Parse, comments: Iterable[tuple[str, str]]) -> str:
-    """Format a sentence as CoNLL-U: a line `# key = value` for each comment, a line for each word, an empty line."""
+    """Format a sentence as CoNLL-U: a line `# key = value` for each comment, a line for each word, and an empty
+    line."""
     lines = [f"# {key} = {value}" for key, value in comments]
     columns = (parse.words, parse.upos, parse.xpos, parse.heads, parse.relations, parse.spaces)
     for number, (word, upos, xpos, head, relation, space) in enumerate(zip(*columns, strict=True), start=1):
@@ -63,9 +64,9 @@ class Entry:
 def read_conllu(lines: Iterable[str], name: str) -> Iterator[Entry]:
     """Read the sentences in the `lines` of a CoNLL-U file. `name` is the name of the file for messages.
 
-    Multiword spans and empty nodes are ignored. Comments without words are a sentence of no words. Raises InputError,
-    with the file and the line, for a row without ten columns, a word number out of order, an empty word, a head that is
-    not a number or is outside the sentence, a missing or second root, or a cycle.
+    Multiword spans and empty nodes are ignored. Comments that no word follows count as a sentence without words. Raises
+    InputError, with the file and the line, for a row without ten columns, a word number out of order, an empty word, a
+    head that is not a number or is outside the sentence, a missing or second root, or a cycle.
     """
     comments: dict[str, str] = {}
     rows: list[list[str]] = []
@@ -151,9 +152,11 @@ def depths(heads: Sequence[int]) -> list[int]:
 
 
 def projective_heads(heads: Sequence[int]) -> list[int]:
-    """Make a tree projective, so that no arcs cross, and return the new heads.
+    """Make a tree projective, so that no arcs cross, and return the new heads. `heads` are the positions of the heads
+    of the words, or -1 for the root.
 
-    As long as arcs cross, the dependent of the shortest non-projective arc is moved to the head of its head.
+    As long as arcs cross, the shortest non-projective arc is replaced. The dependent of this arc gets the head of its
+    former head as its new head.
     """
     heads = list(heads)
     while not _is_projective(heads):

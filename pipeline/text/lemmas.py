@@ -4,8 +4,9 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
 
 MIN_ENGLISH_SHARE = 0.6
-"""Smallest share of known words, by the English dictionary, in a collection that counts as English. The share is 0.99
-for the captions of Flickr8k, 0.18 for their German captions, and 0.42 for 21 Dutch captions."""
+"""Minimum share of the words of a collection that must be in the English dictionary, so that the collection counts as
+English. The share is 0.99 for the captions of Flickr8k, 0.18 for German captions of the same photos, and 0.42 for 21
+Dutch captions."""
 ENDINGS = (("ies", "y"), ("ied", "y"), ("es", ""), ("es", "e"), ("s", ""), ("ed", "e"), ("ed", ""), ("ing", "e"),
            ("ing", ""))  # fmt: skip
 """Pairs of an English ending and the ending of the lemma that replaces it. They are the detachment rules of WordNet's
@@ -53,16 +54,17 @@ def choose_lemmas(counts: Mapping[str, int], stop_words: Collection[str], min_co
     """Choose the term that represents each word of a collection.
 
     `counts` has the number of sentences with each word. Return a mapping from words to terms. Every term is a word of
-    the collection or a stop word. A lemma that is neither is also a key of the mapping, with the same term as the words
-    that have this lemma.
+    the collection or a stop word. If the lemma of some words is neither a word of the collection nor a stop word, the
+    mapping also has this lemma as a key, with the same term as these words.
 
     The candidates for the lemma of a word are its lemma in the dictionary and the results of replacing its ending by
     ENDINGS. For `playing`, for example, the dictionary has the wrong lemma `playe`. The lemma is the first candidate
     that is a stop word or that at least `min_count` sentences have. If there is no such candidate, each candidate gets
     a point for every other word of the collection that has this candidate as its lemma in the dictionary, and a point
-    if the candidate is a word of the collection itself. The lemma is the candidate with the most points. If a lemma is
-    neither a word of the collection nor a stop word, the shortest word with this lemma becomes the term: if only
-    `geese` occurs, the query `goose` finds it.
+    if the candidate is a word of the collection itself. The lemma is the candidate with the most points.
+
+    If a lemma is neither a word of the collection nor a stop word, the shortest word with this lemma becomes the term.
+    If only `geese` occurs, for example, the query `goose` finds it.
     """
     listed = {word: find_lemma(word) for word in counts}
     support = Counter(lemma for word, lemma in listed.items() if lemma != word)
@@ -83,8 +85,9 @@ def choose_lemmas(counts: Mapping[str, int], stop_words: Collection[str], min_co
 def make_lemmatiser(terms: Mapping[str, str]) -> Callable[[str], str]:
     """Return a function from a word to its term.
 
-    `terms` is the result of `choose_lemmas`. A word that is not a key of `terms` gets the term of its first candidate
-    (see `choose_lemmas`) that is a key, or else its lemma in the dictionary.
+    `terms` is the result of `choose_lemmas`. If a word is not a key of `terms`, the function looks up the candidates
+    for its lemma (see `choose_lemmas`) in order. The term of the first candidate that is a key is the term of the word.
+    If no candidate is a key, the term is the word's lemma in the dictionary.
     """
 
     def lemmatise(word: str) -> str:
@@ -97,11 +100,12 @@ def make_lemmatiser(terms: Mapping[str, str]) -> Callable[[str], str]:
 
 
 def _candidates(word: str, lemma: str) -> Iterator[str]:
-    """Yield candidates for the lemma of a word: first `lemma`, its lemma in the dictionary.
+    """Yield the candidates for the lemma of `word`. The first candidate is `lemma`, the lemma of the word in the
+    dictionary.
 
-    If the word is inflected, so that `lemma` differs from it, also yield the word with each matching ending of ENDINGS
-    replaced. If an ending is only removed, and the rest ends with a doubled letter as in `running`, the rest without
-    the last letter follows.
+    If `lemma` differs from `word`, the word is inflected. The results of replacing its ending by ENDINGS then follow.
+    If an ending is removed without a replacement, and the rest ends with a doubled letter as in `running`, the rest
+    without its last letter follows too.
     """
     yield lemma
     if lemma == word:

@@ -75,11 +75,11 @@ MAX_QUOTED_CHARACTERS = 200
 
 
 def sentence_keys(names: Sequence[str], first: int) -> list[list[str]]:
-    """Return for each sentence the three ids that the sentence may have in a file of parses.
+    """Return three ids for each sentence. A file of parses may use any of the three.
 
-    `names` has the image name of each sentence. The sentences of an image are adjacent. The ids are `name#k` for
-    sentence k of the image, counted from 0, with and without the folders in the name, and the number of the sentence,
-    counted from `first`.
+    `names` has the image name of each sentence. The sentences of an image are adjacent. The first id is `name#k`, where
+    k is the number of the sentence in its image, from 0. The second id is the first id without the folders of the name.
+    The third id is the number of the sentence among all sentences, from `first`.
     """
     keys = []
     before = None
@@ -134,12 +134,12 @@ def _index(pairs: Iterable[tuple[str | None, object]], wanted: Collection[str], 
 
 
 def match(text: str, keys: Iterable[str], parses: Mapping[str, Parse], trees: Mapping[str, PhraseTree]) -> Parsed:
-    """Return the dependency tree and the phrase tree of a sentence from the files of a parser.
+    """Return the dependency tree and the phrase tree of the sentence `text` from the files of a parser.
 
-    `keys` are the ids that the sentence may have in the files. In each mapping, the first id that is found counts. If
-    only one of the two trees exists, the other is derived from it. If `text` has no letters and digits, if the sentence
-    has no tree, or if a tree has other letters and digits than `text`, both trees are substitutes from `fall_back`, and
-    the result has the reason as `fallback`.
+    `parses` and `trees` map ids to trees. `keys` are the ids that the sentence may have. In each mapping, the tree of
+    the first id that is found is taken. If only one of the two trees is found, the other is derived from it. If `text`
+    has no letters and digits, if no tree is found, or if a tree has other letters and digits than `text`, both trees
+    are substitutes from `fall_back`, and the result has the reason as `fallback`.
     """
     keys = list(keys)
     parse = next((parses[key] for key in keys if key in parses), None)

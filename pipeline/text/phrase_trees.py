@@ -37,7 +37,7 @@ TOKEN = re.compile(r"[()]|[^\s()]+")
 TRACE = "-NONE-"
 """Tag of an empty leaf. Empty leaves, and phrases that contain only empty leaves, are dropped."""
 TOP = "TOP"
-"""Label of a phrase without a label that contains several words or phrases."""
+"""Label for brackets that have no label of their own and contain several words or phrases."""
 FRAGMENT = "FRAG"
 """Label of a phrase that is added to connect several roots, and of the phrases in a substitute for a missing tree."""
 ESCAPES = {"-LRB-": "(", "-RRB-": ")", "-LSB-": "[", "-RSB-": "]", "-LCB-": "{", "-RCB-": "}"}
@@ -87,7 +87,8 @@ class PhraseTree:
         return " ".join(f"{opened}({tag} {word}){')' * closed}" for opened, tag, word, closed in leaves)
 
     def with_leaves(self, words: Sequence[str], sources: Sequence[int]) -> "PhraseTree":
-        """Return the tree over other `words`. Word i takes the tag and the position of the leaf `sources[i]`.
+        """Return this tree over other words. Leaf i has the word `words[i]`, and takes the tag and the place of the old
+        leaf `sources[i]`.
 
         `sources` must be ascending, and may repeat a leaf. Leaves that are not in `sources` are dropped, and so are
         phrases without any remaining leaf.
@@ -167,8 +168,8 @@ def _escape(word: str) -> str:
 def read_brackets(lines: Iterable[str], name: str) -> Iterator[tuple[str | None, PhraseTree]]:
     """Read the trees in the `lines` of a file of brackets. `name` is the name of the file for messages.
 
-    Yield each tree with its id, or with None if it has no id. An id precedes the tree on the same line:
-    `id TAB (S ...)`. An id without a tree has a tree of no words. A tree may span several lines, as in the files of the
+    Yield each tree with its id, or with None if it has no id. An id precedes the tree on the same line: `id TAB (S
+    ...)`. An id that no tree follows has a tree without words. A tree may span several lines, as in the files of the
     Penn Treebank, and can have any depth. Labels are reduced to the category (NP-SBJ-1 becomes NP). Brackets without a
     label are dropped if they contain a single word or phrase, and otherwise get the label TOP. Raises InputError, with
     the file and the line, for a missing or extra bracket, for text outside brackets, and for brackets that contain

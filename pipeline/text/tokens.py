@@ -118,8 +118,8 @@ class TermSettings:
         return self.lemmatise and self.english
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the settings as JSON. `pieces` is left out if it is false, so that the digests of earlier states,
-        which had no pieces, stay valid."""
+        """Return the settings as JSON. `pieces` is left out if it is false. Settings that were stored before `pieces`
+        existed thus keep their digests."""
         return {name: value for name, value in asdict(self).items() if name != "pieces" or value}
 
     @classmethod
@@ -174,8 +174,8 @@ def make_analyzer(settings: TermSettings, cut: Callable[[str], Sequence[str]] = 
     on up to the longest n-grams. A term is listed as often as it occurs. N-grams of Han characters alone are not longer
     than LONGEST_HAN.
 
-    If `settings.pieces` is true, the pieces of the words in scripts with spaces follow. `cut` is the function that
-    returns the pieces of a word.
+    If `settings.pieces` is true, the last terms are the pieces of the words in scripts with spaces. `cut` is the
+    function that returns the pieces of a word.
     """
     read = make_reader(settings)
     longest = {" ": settings.max_ngram, "": settings.max_characters}
@@ -238,7 +238,7 @@ def _words(text: str) -> list[str]:
 def _runs(tokens: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
     """Group tokens into runs of words with spaces between them, and runs of characters of scripts without spaces.
 
-    Yield the text between the words of a run, which is a space or empty, and the words.
+    Yield a pair for each run: the text between its words, which is a space or empty, and the words.
     """
     spaced: list[str] = []
     for token in tokens:

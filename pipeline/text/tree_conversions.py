@@ -62,7 +62,9 @@ OTHER = "X"
 phrases without a common head."""
 SUBJECTS = frozenset({"nsubj", "csubj", "expl"})
 BETWEEN = frozenset({"punct", "cc"})
-"""Relations of punctuation and conjunctions. These words are between or around phrases, and do not form a layer."""
+"""Relations of punctuation and conjunctions. These dependents have no layer of their own. On each side of the head,
+they get the layer of the next dependent towards the head, or BASE if there is none. If no other dependent is further
+outside, they get OUTSIDE."""
 CLAUSAL = SUBJECTS | {"cop", "aux"}
 """Relations of dependents that make their head the head of a clause, whatever part of speech the head is."""
 NOUN_LAYERS = {
@@ -82,7 +84,8 @@ CLAUSE_LAYERS = {
 }
 """The layer of a dependent of a verb or of another predicate, by its relation."""
 WITHIN = frozenset({"compound", "flat", "fixed", "goeswith", "nummod", "amod", "det", "cc", "case", "mark", "punct"})
-"""Relations to the head with which a noun or pronoun without dependents does not form a phrase of its own."""
+"""Relations of a word to its head. A noun or pronoun that has one of these relations and no dependents does not form a
+phrase of its own."""
 EMPTY = "no words"
 """The value of `Parsed.fallback` for a text without words, or without letters and digits."""
 
@@ -142,10 +145,10 @@ class _Derivation:
         return assemble(self.parse.words, tags, self.phrases)
 
     def _gather(self, nodes: list[int]) -> None:
-        """Join `nodes`, which together have all words of the sentence, to one phrase.
+        """Join `nodes` to one phrase. Together, the nodes have all words of the sentence.
 
-        If the phrase that was made last is one of several nodes, the other nodes are moved into this phrase. Several
-        nodes without this phrase become a phrase with the label OTHER.
+        A single node is not changed. If there are several nodes, and one of them is the phrase that was made last, the
+        other nodes are moved into this phrase. Otherwise several nodes become a new phrase with the label OTHER.
         """
         outermost = ~(len(self.phrases) - 1)
         if len(nodes) > 1 and self.phrases and outermost in nodes:
@@ -274,9 +277,9 @@ HEADS: dict[str, tuple[str, ...]] = {
     "ADVP": ("RB.?|WRB", "ADVP|IN|RP|JJ"),
     "QP": ("CD", r"\$|NN.?"),
 }
-"""Patterns for the label of the head child of a phrase, the best first, by the label of the phrase. If no pattern
-matches, the head is the last child (in a coordination, the first child) that is neither punctuation nor a conjunction.
-If there is no such child, the head is the first child."""
+"""Label of a phrase -> patterns for the label of the child that is the head of the phrase, the best pattern first. If
+no pattern matches, the head is the last child (in a coordination, the first child) that is neither punctuation nor a
+conjunction. If there is no such child, the head is the first child."""
 
 CLAUSE = r"S|SINV|SQ|SBAR|SBARQ|TOP"
 RELATIONS: tuple[tuple[str, str, str], ...] = (
@@ -307,8 +310,8 @@ relation is UNSPECIFIED."""
 
 JOINED = r"CC|CONJP"
 CACHED_PAIRS = 1 << 14
-"""Maximum number of pairs of arguments whose results `_relation` and `_fits` each keep. A treebank has some thousand
-pairs."""
+"""Maximum number of results that `_relation` keeps, and that `_fits` keeps. There is one result for each pair of
+arguments. A treebank has some thousand pairs."""
 NOUN_PHRASE = "NP"
 
 
@@ -323,8 +326,8 @@ class NounPhrase:
 def list_noun_phrases(tree: PhraseTree) -> list[NounPhrase]:
     """List the noun phrases of a sentence, in the order of their nodes.
 
-    `pipeline.models.neural.hmlstm.noun_phrases` has the same order. A phrase that has all words except punctuation is
-    the sentence itself and is not listed.
+    The function `pipeline.models.neural.hmlstm.noun_phrases` lists them in the same order. A phrase that has all words
+    except punctuation is the sentence itself and is not listed.
     """
     tree = tree.under_one_root()
     first, last = tree.extents()

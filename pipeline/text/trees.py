@@ -39,8 +39,8 @@ class Trees(Ragged):
 
 
 def pack(trees: Sequence[Sequence[tuple[int, int, int]]]) -> Trees:
-    """Pack trees into arrays. Each tree is a list of nodes (parent, word, label), whose numbers have the meaning of the
-    columns of Trees."""
+    """Pack trees into arrays. Each tree is a list of triples (parent, word, label), one for each node. The description
+    of Trees explains the three numbers."""
     offsets = offsets_of(list(map(len, trees)))
     columns = np.array([node for tree in trees for node in tree], np.int32).reshape(-1, 3)
     parents, words, labels = (np.ascontiguousarray(column) for column in columns.T)
@@ -120,8 +120,8 @@ def project_parse(parse: Parse, words: Sequence[str], spans: Spans) -> Parse:
 class LabelTable:
     """The labels in the trees of the training sentences with their counts, the most common first.
 
-    The id of a label is its position, for relations and phrases separately. Unknown labels have the id L in a table of
-    L labels.
+    Relations and phrase labels have separate lists. The id of a label is its position in its list. Unknown labels have
+    the id L, for a list of L labels.
     """
 
     relations: tuple[str, ...]
@@ -142,8 +142,8 @@ class LabelTable:
 class SentenceTrees:
     """The dependency tree and the phrase tree of a sentence over jointspace's words.
 
-    `fits` is false if the parser's words could not be aligned. Then `parse` is the result of `chain`, and `tree` the
-    result of `right_branching`.
+    `fits` is false if the parser's words could not be aligned. In this case, `parse` is the result of `chain`, and
+    `tree` is the result of `right_branching`.
     """
 
     parse: Parse
@@ -154,8 +154,8 @@ class SentenceTrees:
 def fit_trees(
     parses: Iterable[Parse], trees: Iterable[PhraseTree], texts: Iterable[str], analyze: Callable[[str], list[str]]
 ) -> Iterator[SentenceTrees]:
-    """Convert the trees of each text to the words that `analyze` finds in it. Phrase trees get a single root. If the
-    words of a parser cannot be aligned, the substitutes in SentenceTrees are yielded."""
+    """Convert the trees of each text to the words that `analyze` finds in the text. Phrase trees get a single root. If
+    the words of a parser cannot be aligned, the substitutes in SentenceTrees are yielded."""
     for parse, tree, text in zip(parses, trees, texts, strict=True):
         words = analyze(text)
         spans = align(parse.words, words)

@@ -41,9 +41,10 @@ MAX_UNKNOWN_SHARE = 0.1
 """Largest share of the dev sentences that may have no known word, and of the words in dev that may be unknown, before a
 warning is given."""
 POSSIBLE_PIECES = 10
-"""Smallest ratio of the number of possible pieces of a length to the number of all known pieces at which pieces of this
-length count as specific. With this ratio, an unknown word rarely has a known piece of this length by chance. With 2,000
-known pieces, specific pieces have 3 letters in most alphabets, and 2 Korean syllables."""
+"""Minimum ratio of possible to known pieces that makes pieces of a length specific. The possible pieces are all
+sequences of known letters of this length, and the known pieces are the known pieces of all lengths. With this ratio, an
+unknown word rarely has a known piece of this length by chance. With 2,000 known pieces, specific pieces have 3 letters
+in most alphabets, and 2 syllables in Korean."""
 
 
 def _edits(word: str, other: str) -> int:
@@ -168,9 +169,11 @@ class KnownTerms:
         return len(flags), flags.count(False)
 
     def _marked(self, text: str) -> Iterator[tuple[str, list[tuple[str, bool]]]]:
-        """Yield the runs of words of `text`, as the text between the words (see WordRun) and a list of pairs.
+        """Yield the runs of words of `text`. Each run is a pair: the text between its words (see WordRun), and a list
+        of its words.
 
-        A pair is a word, and whether it is part of a known term in `text` or has known pieces.
+        The list has a pair for each word: the word, and whether it is part of a known term in `text` or has known
+        pieces.
         """
         known = {word for row in self.rows(text) for word in words_of(self.terms[row])}
         for between, words, terms in self.read(text):

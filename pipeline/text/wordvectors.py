@@ -29,9 +29,10 @@ class WordVectors:
     def table(self, terms: Sequence[str], seed: int) -> np.ndarray:
         """Return the vectors of `terms` as a table (len(terms) + 1, dim) float32.
 
-        The last row, for unknown words, is the mean of the vectors that were found. If none was found, all vectors
-        count as found. A term without a vector gets a normal sample with the mean and the standard deviation of the
-        found vectors, for each dimension. `seed` is the seed of these samples.
+        The last row, for unknown words, is the mean of the vectors of all `terms` that have a vector. A term without a
+        vector gets a normal sample, which has the mean and the standard deviation of these vectors in each dimension.
+        If no term has a vector, the mean and the standard deviation of all stored vectors are used. `seed` is the seed
+        of the samples.
         """
         rows = {word: row for row, word in enumerate(self.words)}
         present = [term for term in terms if term in rows]
@@ -118,7 +119,8 @@ def _sizes(parts: Sequence[bytes], source: str) -> tuple[int, int]:
 
 
 def _trailing_numbers(word: bytes) -> int:
-    """Count the numbers at the end of a word. A word may contain spaces, so its last parts may belong to the vector."""
+    """Count the numbers at the end of a word. A line is divided into word and vector at its last spaces, so numbers at
+    the end of the word may be additional numbers of the vector."""
     count = 0
     for part in reversed(word.split(b" ")[1:]):
         try:
@@ -197,12 +199,12 @@ def train_vectors(
 ) -> np.ndarray:
     """Train vectors (V + 1, dim) float32 for V terms with word2vec and negative sampling, by gensim.
 
-    `sentences` have the word ids of each sentence. Unknown words, with the id V, are skipped. With
-    `predicts="context"`, each word predicts its context (skip-gram). With `predicts="word"`, the mean of the context
-    predicts the word (continuous bag of words). Sentences with fewer than two known words are left out. The last row,
-    for unknown words, is the mean of all trained vectors, and so is the row of each term that the remaining sentences
-    do not have. Training uses a single thread, so that `seed` determines the result. Raises UsageError if gensim is not
-    installed, and InputError if no sentence has two known words.
+    `sentences` have the word ids of each sentence. Unknown words, with the id V, are skipped, and sentences with fewer
+    than two known words are left out. With `predicts="context"`, each word predicts its context (skip-gram). With
+    `predicts="word"`, the mean of the context predicts the word (continuous bag of words). The last row, for unknown
+    words, is the mean of all trained vectors. A term that is in none of the sentences used gets the same mean. Training
+    uses a single thread, so that `seed` determines the result. Raises UsageError if gensim is not installed, and
+    InputError if no sentence has two known words.
     """
     try:
         from gensim.models import Word2Vec

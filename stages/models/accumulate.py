@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from pipeline.config.names import Config
 
 STUDY = "study/"
-"""Prefix of the names of pairs whose moments are summed separately for each fold. The stage `study` reads them."""
+"""Prefix of the names of pairs whose moments are summed separately for each fold. The stage `study` reads these
+moments."""
 AUXILIARY = "auxiliary/"
 """Prefix of the names of pairs of images and weak texts."""
 
@@ -25,8 +26,8 @@ def _choices(config: "Config") -> list[tuple[str]]:
 def _encoders(config: "Config", pairs: str) -> list[str]:
     """Return the names of the image encoders whose features are summed for the pairs with the name `pairs`.
 
-    The result has the encoders of the run. For `study/target` and `study/auxiliary/all`, on which the study compares
-    encoders, it also has the encoders that only the study uses.
+    The result has the encoders of the run. The study compares encoders on `study/target` and `study/auxiliary/all`, so
+    for these pairs the result also has the encoders that only the study uses.
     """
     every = pairs in (f"{STUDY}target", f"{STUDY}{AUXILIARY}all")
     return [encoder.name for encoder in (config.every_encoder if every else config.encoders)]
@@ -109,8 +110,9 @@ def accumulate(run: StageRun, jobs: Iterator[ShardJob], pairs: str) -> Iterator[
 
     PAIRS is `target` for the images of train and their captions, `dev` for the images of dev and their captions, or
     `auxiliary/NAME` for the images of auxiliary.splits and their weak texts, where NAME is a section of `documents`.
-    `study/target` and `study/auxiliary/NAME` are the same pairs, whose moments are summed separately for each fold. The
-    stage writes the sums of each chunk of shards, and yields the number of each written chunk.
+    `study/target` has the same pairs as `target`, and `study/auxiliary/NAME` has the same pairs as `auxiliary/NAME`,
+    but their moments are summed separately for each fold. The stage writes the sums of each chunk of shards, and yields
+    the number of each written chunk.
     """
     import numpy as np
 

@@ -63,10 +63,11 @@ def _reads(config: "Config", layout: Layout, model: str) -> Inputs:
     writes=lambda layout, model: layout.model(model),
 )
 def fit_hubness(run: StageRun, job: Job, model: str) -> None:
-    """Add a hubness correction to a fitted model, and store it as MODEL.
+    """Add a hubness correction to a fitted model, and store the corrected model as MODEL.
 
-    MODEL is a variant of the configuration with the key `hubness`. The corrected model is the same variant without this
-    key. The parameters of the correction are chosen on dev, or for a refit copied from the model that is refitted.
+    MODEL is a variant of the configuration with the key `hubness`. The fitted model is the same variant without this
+    key. The parameters of the correction are chosen on dev. If MODEL is a refit, the parameters are copied from the
+    model that is refitted.
     """
     from pipeline.models.linear.corrected import HubCorrected, HubnessCorrection
     from pipeline.models.linear.hubness import choose_correction

@@ -92,7 +92,7 @@ def embed_phrases(run: StageRun, job: Job, model: str, split: str) -> None:
     """Embed the noun phrases of a split's captions and the regions of its images.
 
     `hmlstm` embeds a noun phrase as a part of its caption. Other models with one vector per caption embed a noun phrase
-    like a caption, and multi-vector models add up the vectors of its words, or average them. A model that has no
+    like a caption. Multi-vector models add up or average the vectors of the words of a noun phrase. A model that has no
     vectors of regions embeds a region like a whole image. The stage writes a table of the noun phrases and a table of
     the regions, with their vectors.
     """

@@ -245,8 +245,8 @@ def _run_spacy(run: StageRun) -> Engine:
 
 
 ENGINES = {"files": _find_in_files, "spacy": _run_spacy}
-"""Value of parse.engine -> function that opens this engine for a run. An engine is a function of the rows and the
-captions of a shard. It yields a Parsed for each caption, in the order of the captions."""
+"""Value of parse.engine -> function that opens this engine for a run. The opened engine is a function, too. It gets the
+rows and the captions of a shard, and yields a Parsed for each caption, in the order of the captions."""
 
 
 @stage(

@@ -1,5 +1,5 @@
-"""Alignments are compared with the best of all assignments, and segments and lengths of vectors with examples by
-hand."""
+"""Alignments are compared with the best of all assignments. Segments and lengths of vectors are compared with examples
+that were calculated by hand."""
 
 import itertools
 

@@ -35,8 +35,8 @@ def as_tensors(sets: MultiVectors, dtype: torch.dtype = torch.float32) -> MultiV
 
 
 def naive(images: MultiVectors, sentences: MultiVectors, rule: ScoreRule) -> np.ndarray:
-    """Compute the scores of each image and sentence word by word, by eq. 7 or 8 of Karpathy and Fei-Fei 2015, with the
-    division by the number of words and the product of the global vectors that `rule` adds."""
+    """Compute the scores of each image and sentence word by word, by eq. 7 or 8 of Karpathy and Fei-Fei 2015. As `rule`
+    says, the score is divided by the number of words, and the weighted product of the global vectors is added."""
     scores = np.zeros((len(images), len(sentences)))
     for k in range(len(images)):
         regions = np.asarray(images.between(k, k + 1).vectors, float)

@@ -125,8 +125,8 @@ UNNORMALISED_TEXTS = [
     "",
     "a dog on the red beach runs a dog on the red beach runs",
 ]
-"""Texts with capital letters and punctuation. SigLIP was trained on lower case without punctuation, with texts padded
-to its full length and without a mask."""
+"""Texts with capital letters and punctuation. SigLIP was trained on texts in lower case without punctuation. The texts
+were padded to the full length of the text input, and had no mask."""
 
 
 def test_siglip_normalises_texts_like_its_own_processor(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
-"""Tests of terms, vocabularies and tf-idf, compared with scikit-learn's TfidfVectorizer and with examples by hand."""
+"""Tests of terms, vocabularies and tf-idf, compared with scikit-learn's TfidfVectorizer and with examples that were
+calculated by hand."""
 
 import json
 from collections import Counter

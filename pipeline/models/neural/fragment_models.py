@@ -168,8 +168,8 @@ class FragmentModel(NetworkModel):
         return Training(replace(plan, anchors=model.anchors()))
 
     def judge(self, dev: TrainingPairs) -> Callable[[], float]:
-        """Return a function that computes the sum of recall@1, @5 and @10 of both directions on `dev` in percent, with
-        the parameters that the network has at the time of the call."""
+        """Return a function without arguments, which computes the sum of recall@1, @5 and @10 of both directions on
+        `dev` in percent. The function uses the parameters that the network has at the time of the call."""
         regions = required(dev.regions)
         features = {name: dev.features[name][np.arange(len(regions))] for name in self.encoders}
 
@@ -206,9 +206,9 @@ def measure_regions(view: RegionView, regions: RegionSource) -> tuple[np.ndarray
 class AlignedModel(FragmentModel):
     """The base class of models that map regions by Karpathy and Fei-Fei 2015, eq. 1, and sentences by an encoder.
 
-    A subclass sets the class `sentence_encoder`. Its arguments are word vectors, dimensions, dropout, and a fourth
-    argument, whose name is the value of the class variable `own`. The method `learn` returns the value of this
-    argument.
+    A subclass sets `sentence_encoder`, the class of the encoder. The arguments of this class are word vectors,
+    dimensions, dropout, and a fourth argument, which differs between the encoders. The class variable `own` is the name
+    of the fourth argument, and the method `learn` returns the value of this argument.
     """
 
     network_type: ClassVar[type[FragmentNetwork]] = FragmentNetwork
@@ -265,11 +265,12 @@ class AlignedModel(FragmentModel):
 
 
 class DVSA(AlignedModel):
-    """A bidirectional RNN over words, each of which scores by its best region (Karpathy and Fei-Fei 2015).
+    """The model `dvsa` of Karpathy and Fei-Fei 2015. A bidirectional RNN computes a vector for each word, and each word
+    is scored with its best region.
 
-    It implements eq. 1 to 6, 8 and 9. Eq. 8 is the rule `words`. Eq. 9 is the loss `ranking` with all negatives of a
-    batch and a margin of 1. The defaults are the rule `mean-words`, which does not favour long sentences, and the loss
-    `info-nce`, because both learn far more in equal time.
+    The model implements eq. 1 to 6, 8 and 9. Eq. 8 is the rule `words`. Eq. 9 is the loss `ranking` with all negatives
+    of a batch and a margin of 1. The defaults are the rule `mean-words`, which does not favour long sentences, and the
+    loss `info-nce`. With these defaults, the model learns far more in the same time.
     """
 
     sentence_encoder = RectifiedBRNN

@@ -191,9 +191,9 @@ ArrangedFragments = Packed | Edges
 class FragmentNetwork(nn.Module):
     """The network that scores images with sentences by the vectors of their regions and fragments.
 
-    `regions` maps regions, `sentences` maps sentences to the vectors of their fragments, and `rule` combines the
-    products of both to a score. `precision` is the dtype of the products of the map of regions and, in training, of the
-    products of regions with fragments.
+    `regions` maps regions to vectors, and `sentences` maps sentences to the vectors of their fragments. `rule` combines
+    the products of region vectors and fragment vectors to a score. `precision` is the dtype of the matrix product in
+    the map of regions and, in training, of the products of region vectors and fragment vectors.
     """
 
     def __init__(self, regions: RegionMap, sentences: FragmentEncoder, rule: ScoreRule) -> None:
@@ -204,8 +204,8 @@ class FragmentNetwork(nn.Module):
         self.precision = torch.float32
 
     def set_precision(self, precision: torch.dtype) -> None:
-        """Set the dtype of the most expensive matrix products: of the map of regions and, in training, of the products
-        of regions with fragments."""
+        """Set the dtype of the most expensive matrix products. They are the product in the map of regions and, in
+        training, the products of region vectors and fragment vectors."""
         self.precision = self.regions.precision = precision
 
     def embed_images(self, regions: MultiVectors, whole: Tensor | None) -> MultiVectors:

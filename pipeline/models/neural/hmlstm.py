@@ -425,8 +425,8 @@ def _fill_missing(chosen: np.ndarray, counts: np.ndarray) -> np.ndarray:
     """Replace the regions -1 in `chosen` (p,) by random regions of the same image, and return (p,).
 
     `counts` (p,) are the numbers of regions of the phrases' images. Region 0, the whole image, is drawn only if the
-    image has no other region. The batch normalisation of parts thus has the statistics of regions from the first epoch
-    on.
+    image has no other region. In this way, the batch normalisation of regions has the statistics of regions from the
+    first epoch on.
     """
     drawn = (torch.rand(len(chosen)).numpy() * (counts - 1)).astype(np.int64) + 1
     return np.where(chosen < 0, np.minimum(drawn, counts - 1), chosen)

@@ -152,9 +152,9 @@ class MultipleInstance:
 class PhrasePairs(NamedTuple):
     """The p noun phrases of a batch, each with its region (Niu et al. 2017).
 
-    `rows` (p,) are the rows of the phrases in Levels, `regions` (p, D) the features of their regions, `weights` (p,)
-    their confidences w_{d,k} of eq. 10, and `owners` (p,) their images. `chosen` (p,) are the numbers of their regions
-    in the batch, which are equal for phrases of the same region.
+    `rows` (p,) are the rows of the phrases in Levels, and `regions` (p, D) are the features of the regions. `weights`
+    (p,) are the confidences w_{d,k} of eq. 10, and `owners` (p,) are the images of the phrases. `chosen` (p,) are the
+    numbers of the regions in the batch. Two phrases have the same number if they have the same region.
     """
 
     rows: Tensor
@@ -206,7 +206,7 @@ class DenseObjective:
         return loss + self.share * phrases
 
     def legal(self, pairs: PhrasePairs) -> Tensor:
-        """Return a matrix (p, p) bool. Row i says which of the p `pairs` are contrastive pairs of pair i, a phrase and
-        its region."""
+        """Return a matrix (p, p) bool for p `pairs` of a phrase and its region. Entry (i, j) says whether pair j is a
+        contrastive pair of pair i."""
         same, others = (column[:, None] == column for column in (pairs.owners, pairs.chosen))
         return {"other-images": ~same, "batch": ~others, "own-image": same & ~others}[self.contrasts]

@@ -243,8 +243,8 @@ class PlainRecurrent(Recurrent):
     """The encoder that represents a sentence by the last of the hidden states h_t = f(W_h h_(t-1) + W_x x_t) (Socher et
     al. 2014, section 6).
 
-    In the code, W_x is `w` and W_h is `u`. f is the one of ACTIVATIONS with the name `activation`. If `bias` is true, a
-    trained bias is added to the argument of f.
+    In the code, W_x is `w` and W_h is `u`. f is the function in ACTIVATIONS with the name `activation`. If `bias` is
+    true, a trained bias is added to the argument of f.
     """
 
     def __init__(self, words: Tensor, dimensions: int, dropout: float, activation: str, bias: bool) -> None:

@@ -18,16 +18,18 @@ class Packed(NamedTuple):
     """The words of n sentences in packed order: first the first words of all sentences, then all second words, and so
     on.
 
-    Within a position, the longest sentence comes first.
+    Words at the same position are in the order of the lengths of their sentences. The word of the longest sentence
+    comes first.
 
     - `ids` (total,) are the ids of the words, and `owners` (total,) the numbers of their sentences.
     - `sizes` has the number of sentences with a word at each position.
     - `order` (n,) are the numbers of the sentences, longest first.
-    - `mirrored` (total,) is, for each word, the packed position of the word that is as far from the end of the sentence
-      as this word is from its beginning.
-    - `lengths` (n,), at least 1, are the numbers of words of the sentences in their original order. `rows` (total,) are
-      the packed positions of all words, sentence after sentence in this order, so that the words of sentence i are
-      rows[offsets[i] : offsets[i + 1]]. `last` (n,) are the packed positions of the last words of the sentences.
+    - `lengths` (n,), at least 1, are the numbers of words of the sentences in their original order.
+    - `rows` (total,) are the packed positions of all words, sentence after sentence in the original order. `offsets` (n
+      + 1,) divides `rows` into sentences: the words of sentence i are rows[offsets[i] : offsets[i + 1]].
+    - `last` (n,) are the packed positions of the last words of the sentences.
+    - `mirrored` (total,) has a packed position for each word: the position of the word in the same sentence that is as
+      far from the end as this word is from the beginning.
     """
 
     ids: Tensor
@@ -79,11 +81,11 @@ ACTIVATIONS = {
 
 
 sigmoid_backward = torch.ops.aten.sigmoid_backward
-"""Function of d and s. s is the value of a sigmoid, and d the gradient of this value. The function returns the gradient
-of the sigmoid's argument, which it computes in one pass."""
+"""Function that computes the gradient of the argument of a sigmoid in one pass. Its first argument is the gradient of
+the sigmoid's value, and its second argument is this value."""
 tanh_backward = torch.ops.aten.tanh_backward
-"""Function of d and t. t is the value of a tanh, and d the gradient of this value. The function returns the gradient of
-the argument of the tanh, which it computes in one pass."""
+"""Function that computes the gradient of the argument of a tanh in one pass. Its first argument is the gradient of the
+tanh's value, and its second argument is this value."""
 State = tuple[Tensor, ...]
 """The tensors (k, H) float32 that a cell passes from word to word. The first is the hidden state."""
 Gradients = tuple[State, State | None, tuple[Tensor | None, ...]]
@@ -112,8 +114,8 @@ class RecurrentCell(NamedTuple):
 
 
 def plain_cell(activation: str) -> RecurrentCell:
-    """Return the cell h = f(x + a), where x is the input part, a is the hidden part, and f is the one of ACTIVATIONS
-    with the name `activation`."""
+    """Return the cell h = f(x + a), where x is the input part, a is the hidden part, and f is the function in
+    ACTIVATIONS with the name `activation`."""
     apply, slope = ACTIVATIONS[activation]
 
     def step(x: Tensor, a: Tensor, state: State) -> tuple[State, State]:

@@ -37,8 +37,8 @@ Adam changes all weights by about the same amount, so that the directions of lon
 suits sentences, because there are few training sentences with a rare term.
 """
 SCALE_SAMPLE = 4096
-"""Number of training pairs that suffices to measure the initial lengths. All pairs are used if there are fewer, and
-otherwise at least this number and less than twice this number."""
+"""Number of training pairs that suffices to measure the initial lengths. At least this number of pairs and less than
+twice this number are used, or all pairs if there are fewer."""
 
 
 class Bags(NamedTuple):
@@ -76,8 +76,9 @@ def take_sentences(task: TrainingTask, text: TextView, rows: np.ndarray) -> Matr
 
 
 def take_sample(task: TrainingTask, text: TextView) -> tuple[Tensor, Matrices]:
-    """Return the images (k, D) and the sentences of every s-th training pair, on the device of the task. The step s is
-    chosen so that there are SCALE_SAMPLE to 2 SCALE_SAMPLE pairs, or all pairs if there are fewer."""
+    """Return the images (k, D) and the sentences of a sample of the training pairs, on the device of the task. The
+    sample has every s-th pair. The step s is chosen so that k is at least SCALE_SAMPLE and less than twice
+    SCALE_SAMPLE. If there are fewer pairs, the sample has all pairs."""
     owners = task.train.owners
     rows = np.arange(len(owners))[:: max(1, len(owners) // SCALE_SAMPLE)]
     return task.images(rows), move_tensors(take_sentences(task, text, rows), task.device)
@@ -153,9 +154,9 @@ class RefinedTowers(nn.Module):
 class RefinedCCA(UnitProjections, LinearModel):
     """Normalized CCA (Gong et al. 2014, eq. 2) whose projections are trained further by a contrastive loss.
 
-    The maps start as W diag(lambda^t) and U diag(lambda^t) of a fitted model. Each is multiplied by a number, which
-    does not change the scores. Weight decay pulls the maps towards this start. CCA uses only second moments, but the
-    contrastive loss depends on the sentences with which an image is confused.
+    The maps start as W diag(lambda^t) and U diag(lambda^t) of a fitted model. At the start, each map is multiplied by a
+    number, which does not change the scores. Weight decay pulls the maps towards this start. CCA uses only second
+    moments, but the contrastive loss depends on the sentences with which an image is confused.
     """
 
     @classmethod
@@ -226,10 +227,11 @@ HEADS = tuple(f"heads.{side}.{name}" for side in (0, 1) for name in ("weight", "
 
 
 class ProjectedBatch(NamedTuple):
-    """The embedded images and sentences of n pairs, (n, c) each, of unit length. Row i of both belongs to pair i.
+    """The embedded `images` and `sentences` of n pairs, (n, c) each, of unit length. Row i of each tensor belongs to
+    pair i.
 
-    `image_cosines` and `sentence_cosines` (n, n) are the cosines between images and between sentences before the
-    projection. Both are None if the loss does not use cosines.
+    `image_cosines` (n, n) are the cosines of the images with each other before the projection, and `sentence_cosines`
+    (n, n) are the cosines of the sentences. Both are None if the loss does not use cosines.
     """
 
     images: Tensor
@@ -296,8 +298,9 @@ class ProjectionTowers(RefinedTowers):
 
 @dataclass(frozen=True)
 class StructuredObjective:
-    """The contrastive `objective`, plus `weight` times the regulariser STRUCTURE if a batch has cosines. The
-    regulariser is the mean of the function `structure` for the images and of `structure` for the sentences."""
+    """The contrastive `objective`, plus `weight` times the regulariser STRUCTURE if a batch has cosines. The function
+    `structure` computes a value for the images and a value for the sentences. The regulariser is the mean of the two
+    values."""
 
     objective: Objective
     weight: float

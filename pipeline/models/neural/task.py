@@ -41,12 +41,13 @@ def required(value: Value | None) -> Value:
 
 
 def locate(boxes: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """Compute the geometry of `boxes` (total, 4), x1, y1, x2, y2 in pixels, as (total, 7) float32 of unit length.
+    """Compute seven values for the geometry of each of the `boxes` (total, 4), x1, y1, x2, y2 in pixels. Return (total,
+    7) float32, with rows of unit length.
 
     The regions of image i are offsets[i] to offsets[i + 1] - 1. The first region of an image is the whole image, w by h
-    pixels. The seven values, before the scaling to unit length, are the square roots of x1 / w, y1 / h, x2 / w, y2 / h,
-    of the relative width (x2 - x1) / w, of the relative height (y2 - y1) / h, and of the square root of the relative
-    area.
+    pixels. The values are the square roots of seven numbers: x1 / w, y1 / h, x2 / w, y2 / h, the relative width (x2 -
+    x1) / w, the relative height (y2 - y1) / h, and the square root of the relative area. The seven values are then
+    scaled to unit length.
     """
     wholes = np.repeat(offsets[:-1], np.diff(offsets))
     corners = boxes.reshape(-1, 2, 2)
@@ -183,7 +184,7 @@ class TrainingTask:
         finish: Callable[[], TrainedModel],
         objective: LossFunction | None = None,
     ) -> TrainingPlan:
-        """Return the plan for training `network`, the module of the plan, on the training pairs.
+        """Return the plan for training `network` on the training pairs. `network` becomes the `module` of the plan.
 
         `draw` returns the arguments of `network` for the pairs with given row numbers (k,), `judge` returns the score
         on dev, and `finish` returns the trained model. If `objective` is None, the loss is the task's objective.

@@ -277,8 +277,8 @@ class Training:
                 state["sum"].fill_(1)
 
     def _batches(self) -> list[np.ndarray]:
-        """Draw the batches of the current epoch. Each batch is an array of numbers of pairs, which ends with the
-        contrastive pairs that the objective needs."""
+        """Draw the batches of the current epoch. Each batch is an array with the row numbers of training pairs. The
+        contrastive pairs that the objective needs are at the end of the batch."""
         rng = np.random.default_rng([self.schedule.seed, self.progress.epoch])
         m = len(self.plan.owners)
         batches = np.array_split(rng.permutation(m), self.steps)

@@ -129,11 +129,13 @@ def binarise(nodes: Forest) -> Forest:
 
 
 def _substitutes(total: int, phrases: np.ndarray, tops: np.ndarray) -> np.ndarray:
-    """Return the node that replaces each of `total` nodes.
+    """Return for each of `total` nodes the node that replaces it, (total,). A node that is not replaced has its own
+    number.
 
-    `phrases` (k,), in ascending order, are the parents of k children. `tops` (k,) has for each child the new node that
-    joins it to its siblings on the left, or the first child itself. A phrase is replaced by the top of its last child.
-    If this top is a phrase too, then its replacement is used, and so on.
+    The arguments have one entry for each of k children, in the order of their parents. `phrases` (k,) are the parents.
+    `tops` (k,) has the new node that joins the child to its siblings on the left, or the child itself if it has no such
+    siblings. A parent is replaced by the entry in `tops` of its last child. If this entry is a parent too, the parent
+    is replaced by the replacement of the entry, and so on.
     """
     substitute = np.arange(total)
     is_last = np.append(phrases[1:] != phrases[:-1], True)[: len(phrases)]

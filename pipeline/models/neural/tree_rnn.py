@@ -38,7 +38,8 @@ class TreeRecurrence(torch.autograd.Function):
     `apply(levels, linear_leaves, activation, inputs, matrices)` returns the states (total, K) float32 of all nodes,
     with rows as in `levels`, which also has the weights and the kinds. `inputs` are (total, K) float32. `matrices` (M,
     K, K) are the M matrices W_kind, and products are computed in their dtype. The matrix of kind -1 is the identity. f
-    is the one of ACTIVATIONS with the name `activation`. With `linear_leaves`, nodes of height 0 have h_i = inputs_i.
+    is the function in ACTIVATIONS with the name `activation`. With `linear_leaves`, nodes of height 0 have h_i =
+    inputs_i.
 
     The nodes of one height and kind are neighbouring rows, so that one product multiplies all of them. The gradient of
     each matrix is one product over all heights.
@@ -212,7 +213,8 @@ class DependencyRNN(TreeRNN):
 class PositionRNN(DependencyRNN):
     """The DT-RNN of Socher et al. 2014, section 3.2, with a matrix for each position of a child.
 
-    The matrices are W_l1 to W_l`left`, followed by W_r1 to W_r`right`. Children further away have the identity matrix.
+    The matrices are W_l1 to W_l`left`, followed by W_r1 to W_r`right`. A child beyond these positions has the identity
+    matrix.
     """
 
     def __init__(self, words: Tensor, dimensions: int, dropout: float, activation: str, left: int, right: int) -> None:
@@ -222,8 +224,8 @@ class PositionRNN(DependencyRNN):
 
     @staticmethod
     def learn(trees: Trees) -> dict[str, Any]:
-        """Return k_l as `left` and k_r as `right`: the greatest number of children of a word on its left and right side
-        in the training sentences."""
+        """Return a dict with k_l as `left` and k_r as `right`. They are the greatest numbers of children that a word
+        has on its left side and on its right side in the training sentences."""
         position = positions(forest(trees, 0).parents)
         return {"left": int(-position.min(initial=0)), "right": int(position.max(initial=0))}
 

@@ -50,11 +50,14 @@ BLOCK_ROWS = 512
 class GlobalModel(NetworkModel):
     """The base class of models with one vector per image and one per sentence.
 
-    The vectors have unit length, and the score is their inner product. With the setting `score: product`, the score is
-    the inner product of vectors that are not scaled. After training with the squared loss, vectors are not scaled
-    either, and are compared by distance. The last two comparisons are from Socher et al. 2014, who report mean ranks.
-    With these two comparisons, the epoch with the least mean rank on dev is kept, and otherwise the epoch with the
-    greatest recall sum.
+    There are three scores of an image with a sentence:
+
+    - By default, the vectors have unit length, and the score is their inner product.
+    - With the setting `score: product`, the vectors are not scaled, and the score is their inner product.
+    - After training with the squared loss, the vectors are not scaled, and are compared by distance.
+
+    The second and the third score are from Socher et al. 2014, who report mean ranks. A model with one of these scores
+    keeps the epoch with the least mean rank on dev. Other models keep the epoch with the greatest recall sum.
 
     A subclass sets `sentence_encoder`, a class or function whose arguments are the word vectors, the dimension of the
     space, the dropout, and the values that `learn` returns. The model keeps these values as `learned`.
@@ -113,8 +116,9 @@ class GlobalModel(NetworkModel):
         return cls(task.view, network, learned)
 
     def judge(self, dev: TrainingPairs) -> Callable[[], float]:
-        """Return a function that scores, on `dev`, the parameters that the network has at the time of the call. The
-        score is the recall sum, or the negative mean rank if `by_mean_rank` is true."""
+        """Return a function without arguments, which scores the network on `dev`. The function uses the parameters that
+        the network has at the time of the call. The score is the recall sum, or the negative mean rank if
+        `by_mean_rank` is true."""
         features = dev.images(np.arange(dev.n_images))
 
         def score() -> float:
@@ -152,7 +156,8 @@ class GlobalModel(NetworkModel):
         return len(self.network.image_map)
 
     def embed_images(self, features: Features, regions: RegionSource | None = None) -> np.ndarray:
-        """Embed the n images of `features`, encoder -> (n, its dim), as (n, c) float32. `regions` are not read."""
+        """Embed n images, whose `features` are given as encoder -> (n, dim). Return (n, c) float32. `regions` are not
+        used."""
         embed = self.network.embed_images
         count = len(next(iter(features.values())))
         return self.in_blocks(lambda rows: embed(stack_on(self.view, features, self.device, rows)), count, "image")

@@ -22,8 +22,8 @@ from pipeline.models.neural.training import seeded
 from pipeline.models.neural.word_models import GlobalModel
 
 SCALE_SAMPLE = 4096
-"""Number of images, and of sentences, that suffices to measure the lengths of the initial projections. All are used if
-there are fewer, and otherwise at least this number and less than twice this number."""
+"""Number of images, and of sentences, that suffices to measure the lengths of the initial projections. At least this
+number and less than twice this number are used, or all if there are fewer."""
 
 
 class InitialTowers(NamedTuple):
@@ -137,7 +137,7 @@ class Towers(nn.Module):
         self.precision = torch.float32
 
     def set_precision(self, precision: torch.dtype) -> None:
-        """Set the dtype of the most expensive matrix products: of the map of images and of the BiGRU."""
+        """Set the dtype of the most expensive matrix products, which are in the map of images and in the BiGRU."""
         self.precision = self.states.precision = precision
 
     def project_images(self, x: Tensor) -> Tensor:
