@@ -32,10 +32,10 @@ this format. Formats are tried in this order."""
 NO_OPTIONS = Options({}, {}, "gallery")
 MAX_SAMPLES = 20
 """Largest number of Parquet files, and of JSON files, that are opened to detect a format. It is also the number of
-photos at the beginning of a list whose exact paths are tried."""
+photos at the beginning of a list for which detection checks whether they exist at exactly the listed path."""
 SAMPLE_STEP = 500
-"""Number of photos of a list, after its first MAX_SAMPLES photos, that are all searched for in the folders. Of the
-photos after these, only one in SAMPLE_STEP is searched for."""
+"""Number of photos of a list, after its first MAX_SAMPLES photos, each of which is searched for in the folders. Among
+the photos after them, only one in SAMPLE_STEP is searched for."""
 ONLY_FOLDER_LISTS = ("splits", "boxes")
 """Keys of lists that only the format `folder` reads. If one of them exists, captions.tsv is a list of this format, and
 not a table."""
@@ -152,9 +152,10 @@ class Survey:
 
     @cached_property
     def possible_tables(self) -> dict[str, str]:
-        """The lists in the folder itself that are not tables by their suffix, and do not have the name of a photo.
+        """The lists in the folder itself that may be tables although their suffix does not show it, and that do not
+        have the name of a photo.
 
-        Each has the reason why it is not a table, or "" if it is a table.
+        The value of each list is the reason why it is not a table, or "" if it is a table.
         """
         names = (name for name in self.lists if not _is_table(name) and name in self.separate and "/" not in name)
         return {name: _table_fault(self.folder, self.path(name)) for name in names}
@@ -375,9 +376,10 @@ def _with_folder_of_images(detected: Detected) -> Detected:
 
 
 def _missing_images(detected: Detected) -> set[str]:
-    """Return the keys of a sample of the photos that the lists name.
+    """Return the keys (see ImageRecord) of a sample of the photos that the lists name, to find the folder of these
+    photos.
 
-    The set is empty if one of the first MAX_SAMPLES photos exists at its path, or if the lists name no photo.
+    The set is empty if one of the first MAX_SAMPLES photos exists at its listed path, or if the lists name no photo.
     """
     records = FORMATS[detected.format](detected.root, Options(detected.files, detected.columns, "gallery"))
     images: Iterator[ImageRecord] = (

@@ -336,9 +336,9 @@ class CollectionFolder:
         and the names of its files.
 
         Folders and files are sorted, a.jpg before its copy `a (1).jpg`. Files and folders that `exclusion` ignores are
-        not yielded. Links to folders are followed only directly under the root, if the whole root is walked, and only
-        if the linked folder is neither below nor above the root, as on another disk. Linked folders come last. Raises
-        InputError for a folder that cannot be read.
+        not yielded. If the whole root is walked, links directly under the root are followed if they lead to a folder
+        that is neither below nor above the root, such as a folder on another disk. These linked folders come last. No
+        other links to folders are followed. Raises InputError for a folder that cannot be read.
         """
         folder = folder or self.root
         prefix = "" if self.label(folder) == "." else self.label(folder)

@@ -213,8 +213,8 @@ def find_copies(tables: Tables) -> None:
 
 
 def captions_to_take_down(tables: Tables) -> Iterator[tuple[str, int, str]]:
-    """Yield (line, `seq`, text) for each line of the table `captions_taken` and each sentence of the image that the
-    line names or of a copy of this image. The `seq` and the text are those of the sentence."""
+    """Yield (line, `seq` of a sentence, text of the sentence) for each line of the table `captions_taken` and each
+    sentence of the image that the line names, or of an image with the same bytes."""
     return tables.rows(
         """WITH groups AS (SELECT seq, coalesce(original, seq) AS original FROM images LEFT JOIN twins USING (seq))
         SELECT line, sentences.seq, text
@@ -236,7 +236,8 @@ def place_originals(tables: Tables) -> None:
 
 
 def move_sentences_of_copies(tables: Tables) -> int:
-    """Move sentences that only copies have to the original image, with numbers larger than all in the collection.
+    """Move sentences that only copies of an image have to the original image. Their new numbers are larger than all
+    numbers of sentences in the collection.
 
     Return the number of moved sentences.
     """

@@ -258,7 +258,8 @@ class Intake:
                 yield Spelling(path, owner, from_root=True)
 
     def _photo_spellings(self) -> Iterator[Spelling[int]]:
-        """Yield the names that an index has for the images, and the keys of the images.
+        """Yield the names by which the takedown list may mean an image: the names that an index has for the image, and
+        the key of the image.
 
         The key of an image in a shard only matches in Reading.INSIDE_ROOT and in looser readings.
         """

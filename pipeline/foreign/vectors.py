@@ -190,8 +190,9 @@ def _read_arrays(source: Source) -> ForeignFeatures:
 def _names_files(source: Source) -> list[Path]:
     """Return the text files that may have the names.
 
-    For vectors in FILE.npy, they are the file that `source.names` names, or else FILE.txt and FILE.npy.txt if one or
-    both exist, or else FILE.txt, which does not exist.
+    If `source.names` names a file, it is the only result. Otherwise, for vectors in FILE.npy, the results are FILE.txt
+    and FILE.npy.txt, as far as they exist. If neither file exists, the result is FILE.txt, so that an error can name
+    it.
     """
     path = source.path
     if source.names:

@@ -85,8 +85,9 @@ def choose_and_build(
 
     `shared` is None for an index of a single shard. The index shards of a larger index use the lists and codes of the
     first shard if possible. For the first shard, `shared` are therefore the vectors of all shards, on which the
-    candidates are trained. For each other shard, `shared` is the trained index of the first shard, which is changed in
-    place. If it misses a requirement with the vectors of a shard, other candidates are measured for this shard alone.
+    candidates are trained. For each other shard, `shared` is the trained index of the first shard, to which the vectors
+    of the shard are added in place. If the resulting index misses a requirement, other candidates are measured for this
+    shard alone.
 
     Raises InputError if there are no vectors or no queries, IntegrityError for a row that is not finite, and
     UsageError if no index meets the requirements.
@@ -106,7 +107,7 @@ def choose_and_build(
         """Build the index of all vectors with the string `factory`, tune it near the setting `near`, and measure it.
 
         Return None if the index misses a requirement. `trials` are the measurements for the table of candidates. If
-        they are empty, the result has no such table. `shared` is passed to `build`.
+        `trials` is empty, the result has no such table. `shared` is passed to `build`.
         """
         built = build(factory, vectors, metric, progress=progress, gpu=gpu, shared=shared)
         best = tune(built.index, questions, requirements.recall_floor, near=near)

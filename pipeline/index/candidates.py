@@ -64,7 +64,7 @@ class Progress(Protocol):
 
 
 def unwatched(items: Iterable[T], what: str) -> Iterable[T]:
-    """Return the items unchanged, as a Progress that shows nothing."""
+    """Return the `items` unchanged. This function is a Progress that shows nothing, so the label `what` is not used."""
     return items
 
 

@@ -149,8 +149,8 @@ def _scalar(value: Value, kind: str, column: str, values: pa.ChunkedArray) -> pa
 
 
 def _mismatch(column: str, values: pa.ChunkedArray, kind: str) -> UsageError:
-    """Return the error for a condition that compares a `column` with these `values` with a literal or column of another
-    `kind`. The caller raises it."""
+    """Return the error for a condition that compares a `column` with a literal or another column of another `kind`.
+    `values` are the values of the column. The caller raises the error."""
     own_kind = kind_of(values.type)
     if values.null_count == len(values):
         return UsageError(

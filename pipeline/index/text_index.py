@@ -69,8 +69,8 @@ MAX_QUERY_WORDS = 64
 query with more words is only compared by its vector."""
 MAX_MATCHES = 1000
 """Largest number of photos that may match by their words, and also of photos that may match because a whole value
-equals the query. Words that more photos have are not searched as text, because they tell photos apart no better than
-the vectors do. Then only the photos with an equal value match."""
+equals the query. If more photos have all words of a query, the words are not searched as text, because they tell photos
+apart no better than the vectors do. For such a query, only photos with a value that equals the query match."""
 MAX_MATCHING_SHARE = 0.1
 """Largest share of the photos of an index that may match by their words. This share limits the matches further than
 MAX_MATCHES in an index of fewer than 10,000 photos. FEW_MATCHES photos may always match."""
@@ -205,8 +205,9 @@ class TextMatches(NamedTuple):
     """Photos that match a `query`.
 
     `exact` are the rows of the photos that have the query as an identifier. `ranks` maps the row of each match to its
-    rank from 0. Photos with a column value or a file name that equals the query have the rank 0, also if too many
-    photos share the value for an identifier. The other matches follow by BM25. Equally good matches have equal ranks.
+    rank from 0. Photos with a column value or a file name that equals the query have the rank 0, even if so many photos
+    share the value that it is not an identifier. The other matches follow by BM25. Equally good matches have equal
+    ranks.
     """
 
     query: TextQuery
@@ -349,9 +350,9 @@ def discard(prefix: str = "") -> None:
     """Delete this user's stored full-text indexes whose names begin with `prefix`, and all others that were not opened
     for UNUSED_SECONDS.
 
-    `prefix` is the digest of the path of an index folder. Without it, the full-text indexes of all index folders are
-    deleted, which `jointspace remove` does so that no text of a removed photo stays. A file that cannot be deleted is
-    left.
+    `prefix` is the digest of the path of an index folder. If `prefix` is empty, the full-text indexes of all index
+    folders are deleted. `jointspace remove` deletes all of them, so that no text of a removed photo stays. A file that
+    cannot be deleted is left in place.
     """
     for path in folder.iterdir() if (folder := state_folder("words")) else ():
         with suppress(OSError):

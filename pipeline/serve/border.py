@@ -46,7 +46,8 @@ class Limits:
     top: int
     """Number of results if a request has no `top`."""
     among: int
-    """Number of results of /arithmetic that Searcher.analogy re-ranks by their distance to their mean."""
+    """Number of best results of /arithmetic that Searcher.analogy sorts again, by the distances of their vectors from
+    the mean of these vectors."""
     max_sentence_chars: int
     """Maximum number of characters of all texts of a request together."""
     max_requests: int

@@ -77,9 +77,9 @@ class Review:
     def take(self, step: Step) -> dict[str, Any]:
         """Add a decision to the file, or remove the last decision from it. The file is replaced atomically.
 
-        Returns a mapping with the number of the `pair` whose decision was added or removed, or None if the audit no
-        longer lists this pair, and with the `decisions` about all pairs after the step. Raises InputError if there is
-        no pair with this number, or no decision that can be undone.
+        Returns a mapping with two keys. `pair` is the number of the pair whose decision was added or removed, or None
+        if the audit no longer lists this pair. `decisions` has the decisions about all pairs after the step. Raises
+        InputError if there is no pair with this number, or no decision that can be undone.
         """
         with hold(self.path, wait=True):
             rows = read_decisions(self.path)

@@ -158,8 +158,8 @@ def _hash_captions(digests: Mapping[int, str], known: Set[str], groups: "Iterabl
 
 
 def _add_index(change: "Change", source: Path, removed: Set[str]) -> tuple[int, int]:
-    """Link each shard of the index in `source` that has a photo which this index lacks. Return the number of photos of
-    the other index, and the number of photos among them which this index lacked.
+    """Link the shards of the index in `source` into this index, unless this index already has all photos of a shard.
+    Return the number of photos of the index in `source`, and the number of these photos that this index lacked.
 
     A shard is linked as a whole. A warning names the number of its photos that this index has twice now. `removed` has
     the hashes and paths of photos that were removed from this index. If a linked shard has some of these photos, they

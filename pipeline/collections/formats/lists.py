@@ -218,8 +218,11 @@ def _joined(value: object) -> str:
 
 
 def with_images(records: Iterable[Record], image: Callable[[KeyedRecord], ImageRecord]) -> Iterator[Record]:
-    """Yield the records. Each record except a Reject is preceded by the record of its image, which `image(record)`
-    makes, unless the last such record belongs to the same image."""
+    """Yield the `records`, and add the records of their images, which `image(record)` makes.
+
+    The record of an image precedes the first of several successive records that belong to this image. A Reject belongs
+    to no image.
+    """
     last = None
     for record in records:
         if not isinstance(record, Reject) and record.key != last:

@@ -67,10 +67,11 @@ def read_rows(
     """Yield the rows of the table `path`.
 
     A row has the values of the `columns`, as far as the table has them, and of the user's `own` columns (None: all
-    columns), but no lists, structs or bytes in own columns of Parquet files. It may have values of further columns. A
-    column `caption#` stands for all columns of that stem, such as caption1 and caption2, and is a list of their values.
-    A column `A | B` stands for A, or for B in rows in which A is empty. Raises InputError if a table other than JSON or
-    JSONL lacks a `needed` column, or if a table cannot be read. Raises UsageError for another kind of file.
+    columns). Own columns of Parquet files are left out if they have lists, structs or bytes. A row may also have values
+    of further columns. A column `caption#` stands for all columns of that stem, such as caption1 and caption2, and is a
+    list of their values. A column `A | B` stands for A, or for B in rows in which A is empty. Raises InputError if a
+    table other than JSON or JSONL lacks a `needed` column, or if a table cannot be read. Raises UsageError for another
+    kind of file.
     """
     reader = READERS.get(path.suffix.lower())
     if reader is None:

@@ -114,11 +114,12 @@ def read_parquet(root: Path, options: Options) -> Iterator[Record]:
     these files. A file that cannot be read is rejected as a whole.
 
     A row is an image, and a column contains the photo as `{bytes, path}` or as bytes. collection.files may name a
-    pattern of shards for each split, or for `divided`. Shards of a pattern are in the order of their names. By default
-    all shards are read, as in the hub. A shard then has the split at the beginning of its name, or else the split of
-    the nearest folder above it that is named after a split, or else the default split. If these splits are only train,
-    only dev or only test, all shards have the default split. Raises UsageError if no file matches a pattern, or if
-    collection.files or collection.columns has an unknown key.
+    pattern of shards for each split, or for `divided`, which stands for photos without a split. Shards of a pattern are
+    in the order of their names. If collection.files is empty, all shards are read, as in the hub. Each shard then has
+    the split at the beginning of its name, or else the split of the nearest folder above it that is named after a
+    split, or else the default split. If these splits are only train, only dev or only test, all shards have the default
+    split. Raises UsageError if no file matches a pattern, or if collection.files or collection.columns has an unknown
+    key.
     """
     folder = CollectionFolder(root, options)
     folder.check_keys((*SPLITS, DIVIDED))
