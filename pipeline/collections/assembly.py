@@ -195,7 +195,8 @@ class Assembly:
         return self._tables.rows('SELECT path, "offset", size FROM images WHERE fault IS NULL ORDER BY seq')
 
     def collect(self, outcomes: "Iterable[Inspection | Failure]") -> Collection:
-        """Return the collection. `outcomes` has the result of the inspection for each of `locations()`, in order.
+        """Make the tables of the manifest, and return them with the rejects as a Collection. `outcomes` has the result
+        of the inspection for each of `locations()`, in order.
 
         This method must be called only once.
         """
@@ -250,7 +251,7 @@ class Assembly:
     def _take_down_captions(self) -> int:
         """Remove the captions in the takedown list, also from copies of their photos, and return their number.
 
-        They are neither reported as rejects nor counted as read.
+        These captions are neither reported as rejects nor counted as read.
         """
         meets = self._intake.takedown.meets_caption
         captions = ingest_sql.captions_to_take_down(self._tables)

@@ -27,15 +27,15 @@ KNOWN_LISTS = {
     "karpathy": ("dataset",),
     "coco": ("train", "dev", "test"),
 }
-"""Keys of collection.files for each format. If there is a file with a usual name for one of these keys, the folder has
-this format. Formats are tried in this order."""
+"""Format -> keys of collection.files. A folder has a format if it contains a file with a usual name for one of these
+keys. The formats are tried in this order."""
 NO_OPTIONS = Options({}, {}, "gallery")
 MAX_SAMPLES = 20
 """Largest number of Parquet files, and of JSON files, that are opened to detect a format. It is also the number of
 photos at the beginning of a list for which detection checks whether they exist at exactly the listed path."""
 SAMPLE_STEP = 500
-"""Number of photos of a list, after its first MAX_SAMPLES photos, each of which is searched for in the folders. Among
-the photos after them, only one in SAMPLE_STEP is searched for."""
+"""Number of photos, after the first MAX_SAMPLES photos of a list, that are searched for in the folders without a gap.
+From then on, only one photo in SAMPLE_STEP is searched for."""
 ONLY_FOLDER_LISTS = ("splits", "boxes")
 """Keys of lists that only the format `folder` reads. If one of them exists, captions.tsv is a list of this format, and
 not a table."""

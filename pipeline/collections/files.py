@@ -19,7 +19,7 @@ from pipeline.foreign.image_names import IMAGE_SUFFIXES, NameMatcher, Spelling, 
 LIST_SUFFIXES = (".txt", ".tsv", ".csv", ".json", ".jsonl", ".parquet", ".token", ".tar", ".xlsx", ".xls", ".ods")
 ARCHIVES = (".gz", ".tgz", ".bz2", ".xz", ".zst", ".zip", ".7z", ".rar", ".tar")
 PATTERN_KEY = "table"
-"""The key of collection.files that may be a pattern of several files."""
+"""The key of collection.files whose value may be a pattern of several files."""
 PHOTO_KIND = "photo"
 """The key for the number of photos in counts of files by suffix."""
 MAX_NAMED = 5
@@ -347,8 +347,8 @@ class CollectionFolder:
                 yield "/".join(filter(None, (top, inside))), [name for name, reason in names if reason is None]
 
     def _other_disks(self) -> list[str]:
-        """Return the names of the links directly under the root to folders that are neither below nor above the root,
-        sorted. Ignored links are not returned."""
+        """Return the sorted names of the links directly under the root that lead to a folder outside the root which
+        does not contain the root. Ignored links are not returned."""
         root = self.root.resolve()
         targets = {name: (self.root / name).resolve() for name in self._linked()}
         return [

@@ -236,8 +236,9 @@ def place_originals(tables: Tables) -> None:
 
 
 def move_sentences_of_copies(tables: Tables) -> int:
-    """Move sentences that only copies of an image have to the original image. Their new numbers are larger than all
-    numbers of sentences in the collection.
+    """Move the sentences of copies of an image to the original image, except sentences that the original also has. A
+    sentence that several copies have is moved once. The new numbers of the sentences are larger than all numbers in the
+    collection.
 
     Return the number of moved sentences.
     """
@@ -253,8 +254,9 @@ def move_sentences_of_copies(tables: Tables) -> int:
 
 
 def judge_images(tables: Tables) -> None:
-    """Make the table `judged`, with the split of each image, the `reason` for rejecting the image or else its
-    `image_id`, and `fate`, the reason for rejecting the records that belong to the image, or null."""
+    """Make the table `judged`, with a row for each image. A row has the split of the image, and either the `reason` for
+    rejecting the image or its `image_id`. `fate` is the reason for rejecting the records that belong to the image, or
+    null."""
     tables.run(
         f"""CREATE TABLE judged AS
         WITH named AS (SELECT seq, path || coalesce('/' || member, '') AS name FROM images),

@@ -44,8 +44,8 @@ class Block(NamedTuple):
 class InspectedImages:
     """The stored outcomes of an inspection in `folder`, in blocks.
 
-    A block remains valid as long as its images have the same locations, `state(path)` of their files is unchanged, and
-    the `limits` of the inspection are the same.
+    A block remains valid as long as its images have the same locations, the texts that `state(path)` returns for their
+    files are unchanged, and the `limits` of the inspection are the same.
     """
 
     def __init__(self, folder: Path, state: Callable[[str], str], limits: str) -> None:

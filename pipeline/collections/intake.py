@@ -127,7 +127,7 @@ class Intake:
 
     def _unescape(self, record: Described, *fields: str) -> Described:
         """Replace HTML's escapes in the `fields` of a record by the characters, and return the new record. The record
-        is counted if this changes it."""
+        is counted if one of the fields changes."""
         texts = {field: text for field in fields if isinstance(text := getattr(record, field), str) and "&" in text}
         plain = record._replace(**{field: unescape(text) for field, text in texts.items()}) if texts else record
         self._escaped += plain != record

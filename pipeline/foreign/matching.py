@@ -128,8 +128,8 @@ def find_names(names: Sequence[str], images: Sequence[str], root: Path | str | N
 
     Names are first compared exactly. The other names are compared in each Reading up to ENDING: first whole names, then
     file names, and then file names without a suffix, which may be keys of samples in a webdataset. File names and keys
-    must be unique among the names and among the images. If a name has already matched an image, a name that differs
-    from the image's name in case or suffix does not match this image.
+    must be unique among the names and among the images. If an image is already matched by one name, another name that
+    differs from the image's name in case or suffix does not match this image.
     """
     matched = _find_exactly(names, images)
     counts: Counter[int] = Counter()

@@ -423,9 +423,10 @@ def _strings(path: Path, column: pa.ChunkedArray | pa.Array) -> list[str]:
 def _only(source: Source, what: str, candidates: Sequence[str]) -> str:
     """Return the dataset or column with the features or the names. `what` is `features` or `names`.
 
-    It is the user's choice, or else the only candidate. Among several candidates, it is the first usual name in NAMES,
-    or the only candidate for features whose name says that it describes `source.of`. Raises UsageError if several
-    candidates remain, or if the user's choice is not a candidate, and InputError if there are no candidates.
+    The result is the user's choice, or else the only candidate. Among several candidates for the names, it is the first
+    usual name in NAMES. Among several candidates for the features, it is the only candidate whose name says that it
+    describes `source.of`. Raises UsageError if several candidates remain, or if the user's choice is not a candidate,
+    and InputError if there are no candidates.
     """
     given = source.features if what == "features" else source.names
     if given is None and len(candidates) > 1:

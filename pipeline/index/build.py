@@ -47,7 +47,8 @@ class BuiltIndex:
     """A FAISS index with its card. The vector with the id i is row i of the vectors from which the index was built.
 
     `tradeoff` has the measurements of all candidates for the file `*.tradeoff.json`. It is None if no candidates were
-    measured, because an exact index was built at once, or because the trained index of another index shard was used.
+    measured. No candidates are measured for an exact index that is built at once, and for an index that uses the
+    trained index of another index shard.
     """
 
     index: faiss.Index
@@ -178,8 +179,8 @@ def build_gallery(
     model. The index of a multi-vector model stores all vectors exactly, and `requirements.candidates` is ignored. This
     index is a Flat index if there are at most `requirements.exact_limit` vectors and a Flat index meets the
     requirements, and otherwise an inverted file of whole vectors. The `shortlist` is only used with an inverted file,
-    because it is computed from the lists. The card of a multi-vector model also has the recall and the speed of
-    searches with the shortlist. The other arguments are explained in `choose_and_build`.
+    because a shortlist is computed from the lists. The card of a multi-vector model also has the recall and the speed
+    of searches with the shortlist. The other arguments are explained in `choose_and_build`.
 
     Raises InputError if there are no vectors or no queries, IntegrityError for a row that is not finite, and UsageError
     if no index meets the requirements.

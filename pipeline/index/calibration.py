@@ -97,8 +97,8 @@ class Calibration:
 
     @classmethod
     def of_index(cls, index: StoredIndex) -> "Calibration | None":
-        """Read the calibration of an index. Return None if the index has none, or if too many photos were added or
-        removed since `jointspace calibrate`.
+        """Read the calibration of an index. Return None if the index has no calibration, or if too many photos were
+        added or removed since `jointspace calibrate`.
 
         Raises IntegrityError if the vectors of the background are missing or do not fit the model.
         """
@@ -224,7 +224,8 @@ def count_photos(index: StoredIndex) -> list[int]:
 
 
 def explain_missing_line(index: StoredIndex, name: str = "INDEX") -> str | None:
-    """Return a sentence that says why searches do not show where likely matches end, or None if they do.
+    """Return a sentence that says why searches of an index do not show where likely matches end, or None if searches
+    show it.
 
     If `jointspace calibrate` can help, the sentence contains this command, with `name` as the folder of the index. Only
     the cards of the index shards are read.

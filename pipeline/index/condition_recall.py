@@ -35,7 +35,8 @@ RANDOM_QUERIES = 40
 ANCHORS = 4
 """Largest number of items around which correlated conditions are sampled, for a model with one vector per item."""
 ANCHOR_QUERIES = 10
-"""Largest number of queries of one correlated condition: half of them near its item, and half arbitrary."""
+"""Largest number of queries of one correlated condition. Half of them are near the item around which the condition is
+sampled, and half are arbitrary."""
 SCORE_TOLERANCE = 1e-5
 """Largest difference of two scores that counts as rounding, as a multiple of the absolute value of the best score, or
 of 1 if this value is smaller."""
@@ -58,9 +59,9 @@ class SampledCondition:
 def measure_conditions(index: faiss.Index, vectors: Vectors, queries: np.ndarray, metric: str) -> list[ConditionCard]:
     """Measure the recall of an index of `vectors` under sampled conditions, compared with exact search.
 
-    `queries` (q, c) are the queries that tuned the index, and `metric` is inner_product or euclidean. The result has
-    one card with the mean recalls for each of the SHARES, except shares that would allow no vector. The result is empty
-    if this type of index cannot be searched with a condition.
+    `queries` (q, c) are the queries with which the index was tuned, and `metric` is inner_product or euclidean. The
+    result has one card with the mean recalls for each of the SHARES, except shares that would allow no vector. The
+    result is empty if this type of index cannot be searched with a condition.
     """
     conditions = _sample_conditions(vectors, queries, metric)
     exact = _search_exactly(conditions, vectors, metric)

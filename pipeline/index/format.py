@@ -58,7 +58,7 @@ refused."""
 SCALAR_KINDS = ("8bit", "6bit", "4bit", "fp16", "bf16", "8bit_direct", "8bit_direct_signed")
 """The allowed kinds of scalar quantizers, as FAISS names them."""
 FAST_BLOCK = 32
-"""Number of vectors in a block of fast-scan codes, as FAISS's factory strings make them."""
+"""Number of vectors in a block of fast-scan codes in an index that FAISS makes from a factory string."""
 MAX_VERTICES = 1 << 15
 """Largest number of candidate vertices that a search in a graph keeps (`efSearch`)."""
 PLAIN_SEARCH = vars(faiss.IndexPQ)["ST_PQ"]
@@ -285,8 +285,8 @@ def _is_descendable(index: faiss.IndexHNSW) -> bool:
     """Return whether each link of an HNSW graph on a level above the lowest leads to a vertex that has this level too,
     and whether the search starts at a vertex of the highest level.
 
-    Otherwise FAISS reads beyond its arrays. In FAISS's array of links, the links of a vertex begin at the vertex's item
-    of the array `offsets`, and are stored one level after the other.
+    Otherwise FAISS reads beyond its arrays. The array `offsets` of the graph has the position at which the links of
+    each vertex begin. The links of a vertex are stored one level after the other.
     """
     graph = untyped(index.hnsw)
     levels = faiss.vector_to_array(graph.levels)

@@ -58,9 +58,9 @@ class Hit:
 
     If the text search has found the image, because its texts have all words of the query, `matches` names these texts:
     `caption`, `file name`, or a column. If a column value or the file name equals the query, only this text is named.
-    Otherwise `matches` is empty, also if too many photos have the words (see pipeline.index.text_index). `matches` is
-    ignored when hits are compared with `==`. If the model cannot embed the query, the hit was found by words alone, and
-    its score is 0.
+    `matches` is empty if the text search has not found the image. The text search finds no images by words that too
+    many photos have (see pipeline.index.text_index). `matches` is ignored when hits are compared with `==`. If the
+    model cannot embed the query, the hit was found by words alone, and its score is 0.
     """
 
     rank: int
@@ -271,8 +271,8 @@ class Searcher(QueryEncoder):
 
     @cached_property
     def calibration(self) -> Calibration | None:
-        """The calibration of the index, which says which results are likely matches. It is None if the index has none,
-        or if too many photos have changed since `jointspace calibrate`."""
+        """The calibration of the index, which says which results are likely matches. It is None if the index has no
+        calibration, or if too many photos have changed since `jointspace calibrate`."""
         return Calibration.of_index(self.index)
 
     def batch(
@@ -503,7 +503,7 @@ class Searcher(QueryEncoder):
     def is_kept(self, modality: Modality) -> bool:
         """Return whether searches keep the table of the `images` or `sentences` in memory.
 
-        They do if the table has at most MAX_ROWS_IN_MEMORY rows, or if the index hides any photos
+        The table is kept if it has at most MAX_ROWS_IN_MEMORY rows, or if the index hides any photos
         (`StoredIndex.hidden`). Otherwise each search reads the rows of its results from the file.
         """
         return self.rows(modality).num_rows <= MAX_ROWS_IN_MEMORY or bool(self.index.hidden)

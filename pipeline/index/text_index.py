@@ -62,8 +62,9 @@ MAX_KEY_CHARACTERS = 200
 """Number of characters of the longest column value or file name that can be found as equal to a query."""
 MAX_IDENTIFIED = 20
 """Largest number of photos that may share an identifier, which is a column value or a file name that names a photo. A
-value of more photos is a category, such as a place. If a query is equal to a category, its photos match, unless there
-are more than MAX_MATCHES, but they do not come before all other results as identified photos do."""
+value of more photos is a category, such as a place. If a query is equal to a category, the photos of the category
+match, unless there are more than MAX_MATCHES of them. Unlike photos with the query as an identifier, they do not come
+before all other results."""
 MAX_QUERY_WORDS = 64
 """Largest number of words that a query may have to be searched as text. Stop words and repeated phrases do not count. A
 query with more words is only compared by its vector."""

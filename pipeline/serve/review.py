@@ -58,8 +58,8 @@ class Review:
     """The pairs of an audit, whose photos are in `gallery`, and the file of decisions at `path`.
 
     The captions of the first `probable` pairs are probably wrong. The remaining pairs are the pairs whose caption and
-    photo fit each other worst among all other pairs of the collection. `command` is the command, shown on the page,
-    that leaves out the captions with the decision `wrong`.
+    photo fit each other worst among all other pairs of the collection. `command` is the command that leaves out the
+    captions with the decision `wrong`. The page shows this command.
     """
 
     gallery: ServedGallery

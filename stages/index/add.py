@@ -117,8 +117,8 @@ def _count_images(shard: "IndexShard") -> int:
 
 
 def _report_left_out(change: "Change", shards: "Sequence[IndexShard]", manifest: "Manifest", total: int) -> None:
-    """Log how many photos of a manifest are skipped, because they were removed from the index before, and how many
-    captions are skipped, because one of the `shards` already has their photo, with other captions.
+    """Log how many photos and captions of a manifest are skipped. Photos are skipped if they were removed from the
+    index before. Captions are skipped if one of the `shards` already has their photo, with other captions.
 
     `total` is the number of photos of the manifest that were not removed from the index before.
     """

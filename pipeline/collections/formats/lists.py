@@ -191,8 +191,8 @@ def _unquote(string: str) -> str:
 
 
 def sentence_number(text: str) -> int | None:
-    """Return the number of a sentence in a text, or None if it is not a whole number of at most MAX_NUMBER_DIGITS
-    digits."""
+    """Read the number of a sentence from `text`. Return None if the text is not a whole number of at most
+    MAX_NUMBER_DIGITS digits."""
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= MAX_NUMBER_DIGITS else None
 
 
@@ -333,8 +333,8 @@ def json_items(folder: CollectionFolder, path: Path) -> Iterator[Any]:
 
 
 def _list_mark(text: str, position: int) -> tuple[str, int]:
-    """Return the bracket or comma at a position, which may be empty, and the position after it and the following
-    spaces."""
+    """Return the bracket or comma at a `position` of a text, or "" if there is none, and the position after this mark
+    and the spaces that follow it."""
     match = LIST_MARK.match(text, position)
     assert match is not None
     return match[1], match.end()

@@ -2,8 +2,8 @@
 
 A row is a sentence or an image. collection.columns renames columns. The default names are `file` (relative to the
 images' folder), `sentence` (a text or a list of texts), and optionally `split`, `title`, `tags` and `description`. All
-other columns are the user's own. A table that collection.files names by a split is a further table, of that split.
-`find_columns` finds these columns in a table with any names.
+other columns are the user's own. A table that collection.files names under the key of a split is read in addition, and
+its images belong to that split. `find_columns` finds the columns in a table in which they have other names.
 """
 
 import posixpath
@@ -182,7 +182,7 @@ def _read_shard(
 
 
 def find_columns(folder: CollectionFolder, path: Path) -> dict[str, str]:
-    """Return the names of the columns of a table that are used, by the names that jointspace has for them.
+    """Return the columns of a table that are used, as jointspace's name of the column -> name in the table.
 
     A column is found by a usual name. Names may be in any language, so a column without a usual name is found by its
     values, which are files of photos, texts, or names of splits. Raises InputError if the table cannot be read or has
@@ -298,7 +298,7 @@ def _count_words(text: str) -> int:
 
 
 def usual_columns(folder: CollectionFolder, path: Path) -> dict[str, str]:
-    """Return the names of the columns of a table that have usual names, by the names that jointspace has for them.
+    """Return the columns of a table that have usual names, as jointspace's name of the column -> name in the table.
 
     Several columns of sentences with the same stem, such as caption1 and caption2, are one column `caption#`.
     """
