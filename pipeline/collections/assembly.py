@@ -37,11 +37,11 @@ towards `collection.reject_limit`."""
 class SplitSummary:
     """The images of a split.
 
-    `given` is the number of images that the collection or the draw assigns to the split, `kept` is the number of images
-    that are kept in the split, and `silent` is the number of images that are moved from the split to `gallery` because
-    they have no sentence. `file` and `reason` are about one image: the image that was read first among all images that
-    are assigned to the split or kept in the split. `file` is the file that names this image. `reason` says why the
-    image is not kept in the split, and is None if the image is kept.
+    `given` is the number of images that the collection or the draw assigns to the split. `kept` is the number of images
+    that are kept in the split. `silent` is the number of images that are moved from the split to `gallery` because they
+    have no sentence. `file` and `reason` are about one image: the image that was read first among all images that are
+    assigned to the split or kept in the split. `file` is the file that names this image. `reason` says why the image is
+    not kept in the split, and is None if the image is kept.
     """
 
     given: int
@@ -74,10 +74,10 @@ class Collection:
         """Check that the collection can be used. `report` is the path of the list of rejects, for messages.
 
         Raises InputError if there is no usable image. If models learn from the captions (`learned_from`), and the
-        collection has captions, also raises InputError if no caption is usable, if images are assigned to a split other
-        than gallery and none of them is kept in it, or if no image is assigned to train. Raises RejectLimitError if
-        more than one image was rejected, and more than the share `reject_limit` (0 to 1) of all images. The limit for
-        sentences is the same. If `reject_limit` is 0, a single rejected image or sentence is enough. Empty and
+        collection has captions, InputError is also raised if no caption is usable, if images are assigned to a split
+        other than gallery and none of them is kept in it, or if no image is assigned to train. Raises RejectLimitError
+        if more than one image was rejected, and more than the share `reject_limit` (0 to 1) of all images. The limit
+        for sentences is the same. If `reject_limit` is 0, a single rejected image or sentence is enough. Empty and
         duplicate sentences do not count as rejected.
         """
         reasons = f" {report} lists the reasons." if self.left_out.counts else ""

@@ -196,9 +196,9 @@ class Survey:
 def _detect_known_list(folder: CollectionFolder) -> Detected | None:
     """Detect a format by a list whose name only this format has, such as dataset_flickr8k.json.
 
-    Only the format is returned, because its reader finds the lists by their usual names. A captions.tsv that is a table
-    with a header does not count, unless there is a list of ONLY_FOLDER_LISTS. Return None if no list decides the
-    format.
+    The result names only the format and not the lists, because the reader of the format finds the lists by their usual
+    names. A captions.tsv that is a table with a header does not count, unless there is a list of ONLY_FOLDER_LISTS.
+    Return None if no list decides the format.
     """
     has_other_lists = any(folder.glob(pattern) for key in ONLY_FOLDER_LISTS for pattern in FOLDER[key])
     for form, keys in KNOWN_LISTS.items():

@@ -58,7 +58,7 @@ EXCLUDED_PATTERNS = {
 or program that makes them."""
 SUSPECT_NAME = re.compile(r"^[.~s]|@")
 """A pattern that is found in every hidden name, and in every name that a pattern in EXCLUDED_PATTERNS matches. It is
-not found in most names of photos, which saves the comparison with those patterns."""
+not found in most names of photos, so most names need not be compared with the patterns."""
 BY_PATTERN = "collection.exclude "
 HIDDEN = "hidden (a name that begins with a dot)"
 

@@ -2,7 +2,8 @@
 
 `Intake` fills the tables in RECORD_TABLES with the records of a collection, and then runs the steps up to
 `drop_repeated_images`. `Assembly` runs the other steps, most of them after every photo was inspected. Each function is
-one step. Its docstring says which tables it makes or changes, and it reads only tables that steps above it have made.
+one step. The docstring of a function says which tables the function makes or changes. A function reads only tables that
+functions above it have made.
 
 Each record of an image, or of something that belongs to an image, is a row of a table. Its `seq` is the number of the
 record in the order of reading, and its `owner` is the `seq` of the record that named its image first.
@@ -313,9 +314,8 @@ def reject_images(tables: Tables) -> None:
 
 
 def summarise_splits(tables: Tables) -> Iterator[tuple[str, int, int, int, bytes, str | None]]:
-    """Yield the name of each split with its SplitSummary fields: the numbers of images that the collection or the draw
-    assigns to it, that are kept in it, and that are moved from it to `gallery`, the file that names the first image,
-    and the reason why this image is not kept in the split, or null."""
+    """Yield the name of each split and the fields of its SplitSummary: `given`, `kept`, `silent`, `file`, and `reason`,
+    which may be null."""
     # An image whose `drawn` is true has no split in the collection. If it is rejected and was placed in dev or test, it
     # is not counted as given to any split.
     return tables.rows(

@@ -163,8 +163,8 @@ class Intake:
         """Assign each record to its image (`owner`), and remove or reject unusable records.
 
         Records of implied images are removed without a message if the image was named before, together with the weak
-        texts that came with them. They do not count in `given`. Images of the takedown list, and the records of these
-        images, do not count either.
+        texts that came with them. Such records do not count in `given`. Images of the takedown list, and the records of
+        these images, do not count either.
         """
         if self.folder is not None:
             self._find_files(self.folder)

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     import torch
 
 QUERIES = 1000
-"""Largest number of queries with which an index is tuned and measured. They are items of the other modality, such as
-captions for an index of images."""
+"""Largest number of queries with which an index is tuned and measured. The queries are items of the other modality,
+such as captions for an index of images."""
 SET_QUERIES = 100
 """Largest number of queries with which the shortlist of a multi-vector model is measured. Measuring it takes longer,
 because each query is also compared with all items of the index."""

@@ -8,8 +8,8 @@ a product code represents a vector that is shorter than the original vector.
 
 The vectors of a model with hubness correction end with the columns of the correction, in which a small error changes
 the scores more than in other columns. These columns are neither projected nor rotated. They have a byte each, or a
-group of their own. Such vectors are compared by inner products and are not scaled, because the weight of the correction
-depends on the length of the other columns.
+group of their own. Vectors with these columns are compared by inner products and are not scaled, because the weight of
+the correction depends on the length of the other columns.
 """
 
 import math

@@ -29,8 +29,8 @@ QUERY_ROWS = 1 << 10
 
 
 class Vectors:
-    """Vectors as the rows of `array`, which is an array (count, dim) float32 in memory, or ChosenRows, which read the
-    rows from files on request.
+    """Vectors as the rows of `array`: an array (count, dim) float32 in memory, or a ChosenRows object that reads rows
+    from files on request.
 
     Each call of a method reads the rows again.
     """
@@ -78,8 +78,8 @@ class Neighbours:
 
     @classmethod
     def of_faiss(cls, values: np.ndarray, rows: np.ndarray, metric: str) -> "Neighbours":
-        """Convert the result of a FAISS search: its `rows` (q, k), which are -1 for missing results, and its `values`
-        (q, k), which are squared distances if `metric` is euclidean, and else inner products.
+        """Convert the result of a FAISS search. `rows` (q, k) are the rows that FAISS has found, or -1 for missing
+        results. `values` (q, k) are squared distances if `metric` is euclidean, and otherwise inner products.
 
         Squared distances become negative scores. The scores of the rows -1 become -inf.
         """

@@ -285,8 +285,8 @@ def _is_descendable(index: faiss.IndexHNSW) -> bool:
     """Return whether each link of an HNSW graph on a level above the lowest leads to a vertex that has this level too,
     and whether the search starts at a vertex of the highest level.
 
-    Otherwise FAISS reads beyond its arrays. The array `offsets` of the graph has the position at which the links of
-    each vertex begin. The links of a vertex are stored one level after the other.
+    If one of the two is not true, FAISS reads beyond its arrays. The array `offsets` of the graph has the position at
+    which the links of each vertex begin. The links of a vertex are stored one level after the other.
     """
     graph = untyped(index.hnsw)
     levels = faiss.vector_to_array(graph.levels)

@@ -39,8 +39,8 @@ MAX_ROWS_IN_MEMORY = 1 << 21
 search reads only the rows of its results from the file (see `Searcher.is_kept` for the exception)."""
 RANK_OFFSET = 60
 """The constant of reciprocal rank fusion (Cormack, Clarke and Buettcher 2009). An image gets 1 / (60 + rank) points for
-its rank from 1 by the score of its vector, and, if its texts match the words of the query, 1 / (60 + rank) more points
-for its rank from 1 among these matches."""
+its rank from 1 by the score of its vector. If the texts of the image match the words of the query, it gets 1 / (60 +
+rank) more points for its rank from 1 among these matches."""
 MAX_FUSED = 100
 """Largest number of nearest images that get points for the rank of their vector (see RANK_OFFSET). Other images can
 only get points for the words of the query."""

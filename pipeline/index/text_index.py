@@ -175,8 +175,9 @@ class TextQuery:
         """Return the names of the fields in which a photo that matches the query has words of the query.
 
         `row` has the columns of the photo. A field is the name of a column, or NAME for the file name. If some fields
-        have the same key as the query, only these are returned. Otherwise all fields with at least one phrase are
-        returned, followed by CAPTION if a phrase is in none of them, because a caption must then have it.
+        have the same key as the query, only these fields are returned. Otherwise all fields that have at least one
+        phrase of the query are returned. CAPTION follows if a phrase is in none of these fields, because a caption must
+        then have the phrase.
         """
         names = [str(row[name]) for name in ("path", "member") if row.get(name)]
         own = {name: [str(row[name])] for name in row if name not in BUILT_IN and type(row[name]) in (str, int)}
@@ -279,8 +280,8 @@ def _own_columns(index: StoredIndex) -> list[str]:
 def _open(index: StoredIndex) -> sqlite3.Connection:
     """Open the stored full-text index of an index, and make it if it does not exist.
 
-    If it cannot be stored or opened, for example because no folder is safe to keep it in, it is made in memory. Raises
-    UsageError if SQLite cannot make it in memory either.
+    If the full-text index cannot be stored or opened, for example because no folder is safe to keep it in, it is made
+    in memory. Raises UsageError if SQLite cannot make it in memory either.
     """
     with suppress(OSError, sqlite3.Error, JointspaceError):
         if (path := make_text_index(index)) is not None:

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 NEIGHBOURS = 10
 """Number of neighbours at which the recall of an index is measured."""
 MAX_TIED_NEIGHBOURS = 100
-"""Largest number of exact neighbours of a query that are computed. It is larger than NEIGHBOURS, so that vectors whose
-score equals the score of the last of the NEIGHBOURS best are found too, because they also count as right results."""
+"""Largest number of exact neighbours of a query that are computed. It is larger than NEIGHBOURS, because vectors with
+the same score as the last of the NEIGHBOURS best vectors also count as right results."""
 K_FACTORS = (2, 4, 8, 16, 32, 64)
 """Values of `k_factor` to try. A refined index takes `k_factor` times k candidates from its first stage, and returns
 the best k of them."""

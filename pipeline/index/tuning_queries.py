@@ -7,8 +7,8 @@ jointspace, the file names of the photos, and the user's own queries. The vector
 model cannot embed texts, or knows too few of these texts.
 
 People search for things that their photos show. Phrases in a language that the model does not understand, and phrases
-about other things, are harder queries. With them, an index would be tuned to a needlessly slow search. Such phrases are
-therefore left out. They are recognised by the low score of their best image.
+about other things, are harder queries. With such queries, an index would be tuned to a needlessly slow search. Such
+phrases are therefore left out. They are recognised by the low score of their best image.
 """
 
 import logging

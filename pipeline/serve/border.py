@@ -57,7 +57,7 @@ class Limits:
     max_upload_bytes: int = 20_000_000
     """Maximum size of an uploaded photo in bytes. A larger photo is refused with status 413."""
     upload_seconds: float = 30
-    """Number of seconds within which a request must have arrived completely. Otherwise it is refused with status
+    """Number of seconds within which a request must have arrived completely. A slower request is refused with status
     408."""
     max_descriptions: int = 16
     """Maximum number of photos that are being captioned or wait to be captioned. A further request for generated

@@ -47,7 +47,8 @@ ACCENT = re.compile(rb"(?<![\x80-\xff])([\x80-\xff])(?:\1|\xdf)?(?![\x80-\xff])"
 texts in other encodings have few of them. The byte may be doubled, as in Finnish, or precede the German sharp s."""
 
 LIST_MARK = re.compile(r"[ \t\r\n]*([\[,\]]?)[ \t\r\n]*")
-"""A bracket or comma of a JSON list, with spaces. It may be empty, so that the pattern always matches."""
+"""A bracket or comma of a JSON list, with spaces. The bracket or comma may be missing, so the pattern always
+matches."""
 
 MakeRecord = Callable[[list[str], str, int], Record]
 """A function that makes a record from the fields of a line, the name of the file, and the number of the row."""
@@ -147,11 +148,12 @@ def not_utf8(data: bytes | str) -> str:
 
 
 def sentences(value: object, tally: Tally) -> list[Any]:
-    """Return the sentences in the `value` of a field. Some may be values other than texts, which are rejected later.
+    """Return the sentences in the `value` of a field. Some of them may be values other than texts, which are rejected
+    later.
 
-    The `tally` counts texts that are read as lists. None has no sentences. A list has one sentence per item, an object
-    has its sentences under one of SENTENCE_KEYS, and a text is a sentence. A text may also be a list in the form of
-    JSON, Python or numpy (`['a dog', "a hound"]`), and then its items are the sentences.
+    The `tally` counts texts that are read as lists. The value None has no sentences. A list has one sentence per item,
+    an object has its sentences under one of SENTENCE_KEYS, and a text is a sentence. A text may also be a list in the
+    form of JSON, Python or numpy (`['a dog', "a hound"]`), and then its items are the sentences.
     """
     if value is None:
         return []

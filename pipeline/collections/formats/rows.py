@@ -394,8 +394,8 @@ def _text_leaves(metadata: pq.FileMetaData, names: Names) -> list[str]:
 def rows_without(folder: CollectionFolder, path: Path, leaf: tuple[str, ...]) -> Collection[int]:
     """Find the rows of a Parquet file, from 1, that have null in the column `leaf`, such as (image, bytes).
 
-    The column is read only if the statistics in the file say that the column has nulls. Otherwise return (). Raises
-    InputError if the file is damaged.
+    The column is read only if the statistics in the file say that the column has nulls. Otherwise the result is ().
+    Raises InputError if the file is damaged.
     """
     try_first(path, _rows_without, folder, path, leaf)
     return _rows_without(folder, path, leaf)
