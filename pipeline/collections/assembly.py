@@ -37,11 +37,11 @@ towards `collection.reject_limit`."""
 class SplitSummary:
     """The images of a split.
 
-    `given` is the number of images that the collection or the draw assigns to the split, `kept` is the number of images
-    that are kept in the split, and `silent` is the number of images that are moved from the split to `gallery` because
-    they have no sentence. `file` is the file that names the first of all images that are assigned to the split or kept
-    in it, in the order of reading. `reason` says why this first image is not kept in the split, and is None if the
-    image is kept.
+    `given` is the number of images that the collection or the draw assigns to the split. `kept` is the number of images
+    that are kept in the split. `silent` is the number of images that are moved from the split to `gallery` because they
+    have no sentence. `file` and `reason` are about one image: the image that was read first among all images that are
+    assigned to the split or kept in the split. `file` is the file that names this image. `reason` says why the image is
+    not kept in the split, and is None if the image is kept.
     """
 
     given: int
@@ -74,11 +74,11 @@ class Collection:
         """Check that the collection can be used. `report` is the path of the list of rejects, for messages.
 
         Raises InputError if there is no usable image. If models learn from the captions (`learned_from`), and the
-        collection has captions, also raises InputError if no caption is usable, if images are assigned to a split other
-        than gallery and none of them is kept in it, or if no image is assigned to train. Raises RejectLimitError if
-        more than one image, and more than the share `reject_limit` (0 to 1) of the images, was rejected, or if this is
-        true of the sentences. If `reject_limit` is 0, a single rejected record is enough. Empty and duplicate sentences
-        do not count as rejected.
+        collection has captions, InputError is also raised if no caption is usable, if images are assigned to a split
+        other than gallery and none of them is kept in it, or if no image is assigned to train. Raises RejectLimitError
+        if more than one image was rejected, and more than the share `reject_limit` (0 to 1) of all images. The limit
+        for sentences is the same. If `reject_limit` is 0, a single rejected image or sentence is enough. Empty and
+        duplicate sentences do not count as rejected.
         """
         reasons = f" {report} lists the reasons." if self.left_out.counts else ""
         images = self.counts["images"]
@@ -148,9 +148,9 @@ class Collection:
 class Assembly:
     """A builder of the tables of a manifest from the records of a collection.
 
-    The caller inspects the images at `locations()` and passes the outcomes to `collect`. `place` says when the splits
-    in `draw`, and dev and test, are drawn. The images of a drawn split are chosen by the hash of the bytes of each
-    image, or of its path if `by_name` is true.
+    The caller inspects the images at `locations()` and passes the outcomes to `collect`. `draw` has the splits whose
+    images are to be drawn, as the method `place` explains. The images of a drawn split are chosen by the hash of the
+    bytes of each image, or of its path if `by_name` is true.
     """
 
     def __init__(self, intake: Intake, by_name: bool = False, draw: Sequence[str] = ()) -> None:
@@ -163,11 +163,12 @@ class Assembly:
     def place(self, draw: Sequence[str]) -> None:
         """Assign each image to a split.
 
-        Images keep the split that the collection gives them. A split in `draw`, which is dev or test, is drawn unless
-        the collection has it. Both are also drawn if the collection has neither. Each drawn split gets a tenth of the
-        images with a usable caption and without a split, but at most MAX_DRAWN_IMAGES images. If `draw` is not empty,
-        images that the collection assigns to train can be drawn too. The other images without a split get train if they
-        have a caption, weak if they have only weak text, and else gallery.
+        Images keep the split that the collection gives them. The splits in `draw`, which may be dev and test, are drawn
+        unless the collection has images of them. If the collection has neither dev nor test, both are drawn in any
+        case. Each drawn split gets a tenth of the images with a usable caption and without a split, but at most
+        MAX_DRAWN_IMAGES images. If `draw` is not empty, images that the collection assigns to train can be drawn too.
+        The other images without a split get train if they have a caption, weak if they have only weak text, and else
+        gallery.
         """
         named = {split for (split,) in self._tables.rows("SELECT DISTINCT split FROM images")}
         self._drawn = {*draw, *(() if {"dev", "test"} & named else ("dev", "test"))} - named
@@ -194,7 +195,8 @@ class Assembly:
         return self._tables.rows('SELECT path, "offset", size FROM images WHERE fault IS NULL ORDER BY seq')
 
     def collect(self, outcomes: "Iterable[Inspection | Failure]") -> Collection:
-        """Return the collection. `outcomes` has the result of the inspection for each of `locations()`, in order.
+        """Make the tables of the manifest, and return them with the rejects as a Collection. `outcomes` has the result
+        of the inspection for each of `locations()`, in order.
 
         This method must be called only once.
         """
@@ -249,7 +251,7 @@ class Assembly:
     def _take_down_captions(self) -> int:
         """Remove the captions in the takedown list, also from copies of their photos, and return their number.
 
-        They are neither reported as rejects nor counted as read.
+        These captions are neither reported as rejects nor counted as read.
         """
         meets = self._intake.takedown.meets_caption
         captions = ingest_sql.captions_to_take_down(self._tables)

@@ -27,15 +27,15 @@ KNOWN_LISTS = {
     "karpathy": ("dataset",),
     "coco": ("train", "dev", "test"),
 }
-"""Keys of collection.files for each format. If there is a file with a usual name for one of these keys, the folder has
-this format. Formats are tried in this order."""
+"""Format -> keys of collection.files. A folder has a format if it contains a file with a usual name for one of these
+keys. The formats are tried in this order."""
 NO_OPTIONS = Options({}, {}, "gallery")
 MAX_SAMPLES = 20
 """Largest number of Parquet files, and of JSON files, that are opened to detect a format. It is also the number of
-photos at the beginning of a list whose exact paths are tried."""
+photos at the beginning of a list for which detection checks whether they exist at exactly the listed path."""
 SAMPLE_STEP = 500
-"""Number of photos of a list, after its first MAX_SAMPLES photos, that are all searched for in the folders. Of the
-photos after these, only one in SAMPLE_STEP is searched for."""
+"""Number of photos, after the first MAX_SAMPLES photos of a list, that are searched for in the folders without a gap.
+From then on, only one photo in SAMPLE_STEP is searched for."""
 ONLY_FOLDER_LISTS = ("splits", "boxes")
 """Keys of lists that only the format `folder` reads. If one of them exists, captions.tsv is a list of this format, and
 not a table."""
@@ -152,9 +152,10 @@ class Survey:
 
     @cached_property
     def possible_tables(self) -> dict[str, str]:
-        """The lists in the folder itself that are not tables by their suffix, and do not have the name of a photo.
+        """The lists in the folder itself that may be tables although their suffix does not show it, and that do not
+        have the name of a photo.
 
-        Each has the reason why it is not a table, or "" if it is a table.
+        The value of each list is the reason why it is not a table, or "" if it is a table.
         """
         names = (name for name in self.lists if not _is_table(name) and name in self.separate and "/" not in name)
         return {name: _table_fault(self.folder, self.path(name)) for name in names}
@@ -195,9 +196,9 @@ class Survey:
 def _detect_known_list(folder: CollectionFolder) -> Detected | None:
     """Detect a format by a list whose name only this format has, such as dataset_flickr8k.json.
 
-    Only the format is returned, because its reader finds the lists by their usual names. A captions.tsv that is a table
-    with a header does not count, unless there is a list of ONLY_FOLDER_LISTS. Return None if no list decides the
-    format.
+    The result names only the format and not the lists, because the reader of the format finds the lists by their usual
+    names. A captions.tsv that is a table with a header does not count, unless there is a list of ONLY_FOLDER_LISTS.
+    Return None if no list decides the format.
     """
     has_other_lists = any(folder.glob(pattern) for key in ONLY_FOLDER_LISTS for pattern in FOLDER[key])
     for form, keys in KNOWN_LISTS.items():
@@ -375,9 +376,10 @@ def _with_folder_of_images(detected: Detected) -> Detected:
 
 
 def _missing_images(detected: Detected) -> set[str]:
-    """Return the keys of a sample of the photos that the lists name.
+    """Return the keys (see ImageRecord) of a sample of the photos that the lists name, to find the folder of these
+    photos.
 
-    The set is empty if one of the first MAX_SAMPLES photos exists at its path, or if the lists name no photo.
+    The set is empty if one of the first MAX_SAMPLES photos exists at its listed path, or if the lists name no photo.
     """
     records = FORMATS[detected.format](detected.root, Options(detected.files, detected.columns, "gallery"))
     images: Iterator[ImageRecord] = (

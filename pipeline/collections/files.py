@@ -19,7 +19,7 @@ from pipeline.foreign.image_names import IMAGE_SUFFIXES, NameMatcher, Spelling, 
 LIST_SUFFIXES = (".txt", ".tsv", ".csv", ".json", ".jsonl", ".parquet", ".token", ".tar", ".xlsx", ".xls", ".ods")
 ARCHIVES = (".gz", ".tgz", ".bz2", ".xz", ".zst", ".zip", ".7z", ".rar", ".tar")
 PATTERN_KEY = "table"
-"""The key of collection.files that may be a pattern of several files."""
+"""The key of collection.files whose value may be a pattern of several files."""
 PHOTO_KIND = "photo"
 """The key for the number of photos in counts of files by suffix."""
 MAX_NAMED = 5
@@ -58,7 +58,7 @@ EXCLUDED_PATTERNS = {
 or program that makes them."""
 SUSPECT_NAME = re.compile(r"^[.~s]|@")
 """A pattern that is found in every hidden name, and in every name that a pattern in EXCLUDED_PATTERNS matches. It is
-not found in most names of photos, which saves the comparison with those patterns."""
+not found in most names of photos, so most names need not be compared with the patterns."""
 BY_PATTERN = "collection.exclude "
 HIDDEN = "hidden (a name that begins with a dot)"
 
@@ -336,9 +336,9 @@ class CollectionFolder:
         and the names of its files.
 
         Folders and files are sorted, a.jpg before its copy `a (1).jpg`. Files and folders that `exclusion` ignores are
-        not yielded. Links to folders are followed only directly under the root, if the whole root is walked, and only
-        if the linked folder is neither below nor above the root, as on another disk. Linked folders come last. Raises
-        InputError for a folder that cannot be read.
+        not yielded. If the whole root is walked, links directly under the root are followed if they lead to a folder
+        that is neither below nor above the root, such as a folder on another disk. These linked folders come last. No
+        other links to folders are followed. Raises InputError for a folder that cannot be read.
         """
         folder = folder or self.root
         prefix = "" if self.label(folder) == "." else self.label(folder)
@@ -347,8 +347,8 @@ class CollectionFolder:
                 yield "/".join(filter(None, (top, inside))), [name for name, reason in names if reason is None]
 
     def _other_disks(self) -> list[str]:
-        """Return the names of the links directly under the root to folders that are neither below nor above the root,
-        sorted. Ignored links are not returned."""
+        """Return the sorted names of the links directly under the root that lead to a folder outside the root which
+        does not contain the root. Ignored links are not returned."""
         root = self.root.resolve()
         targets = {name: (self.root / name).resolve() for name in self._linked()}
         return [

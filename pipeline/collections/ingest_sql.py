@@ -2,7 +2,8 @@
 
 `Intake` fills the tables in RECORD_TABLES with the records of a collection, and then runs the steps up to
 `drop_repeated_images`. `Assembly` runs the other steps, most of them after every photo was inspected. Each function is
-one step. Its docstring says which tables it makes or changes, and it reads only tables that steps above it have made.
+one step. The docstring of a function says which tables the function makes or changes. A function reads only tables that
+functions above it have made.
 
 Each record of an image, or of something that belongs to an image, is a row of a table. Its `seq` is the number of the
 record in the order of reading, and its `owner` is the `seq` of the record that named its image first.
@@ -213,8 +214,8 @@ def find_copies(tables: Tables) -> None:
 
 
 def captions_to_take_down(tables: Tables) -> Iterator[tuple[str, int, str]]:
-    """Yield (line, `seq`, text) for each line of the table `captions_taken` and each sentence of the image that the
-    line names or of a copy of this image. The `seq` and the text are those of the sentence."""
+    """Yield (line, `seq` of a sentence, text of the sentence) for each line of the table `captions_taken` and each
+    sentence of the image that the line names, or of an image with the same bytes."""
     return tables.rows(
         """WITH groups AS (SELECT seq, coalesce(original, seq) AS original FROM images LEFT JOIN twins USING (seq))
         SELECT line, sentences.seq, text
@@ -236,7 +237,9 @@ def place_originals(tables: Tables) -> None:
 
 
 def move_sentences_of_copies(tables: Tables) -> int:
-    """Move sentences that only copies have to the original image, with numbers larger than all in the collection.
+    """Move the sentences of copies of an image to the original image, except sentences that the original also has. A
+    sentence that several copies have is moved once. The new numbers of the sentences are larger than all numbers in the
+    collection.
 
     Return the number of moved sentences.
     """
@@ -252,8 +255,9 @@ def move_sentences_of_copies(tables: Tables) -> int:
 
 
 def judge_images(tables: Tables) -> None:
-    """Make the table `judged`, with the split of each image, the `reason` for rejecting the image or else its
-    `image_id`, and `fate`, the reason for rejecting the records that belong to the image, or null."""
+    """Make the table `judged`, with a row for each image. A row has the split of the image, and either the `reason` for
+    rejecting the image or its `image_id`. `fate` is the reason for rejecting the records that belong to the image, or
+    null."""
     tables.run(
         f"""CREATE TABLE judged AS
         WITH named AS (SELECT seq, path || coalesce('/' || member, '') AS name FROM images),
@@ -310,9 +314,8 @@ def reject_images(tables: Tables) -> None:
 
 
 def summarise_splits(tables: Tables) -> Iterator[tuple[str, int, int, int, bytes, str | None]]:
-    """Yield the name of each split with its SplitSummary fields: the numbers of images that the collection or the draw
-    assigns to it, that are kept in it, and that are moved from it to `gallery`, the file that names the first image,
-    and the reason why this image is not kept in the split, or null."""
+    """Yield the name of each split and the fields of its SplitSummary: `given`, `kept`, `silent`, `file`, and `reason`,
+    which may be null."""
     # An image whose `drawn` is true has no split in the collection. If it is rejected and was placed in dev or test, it
     # is not counted as given to any split.
     return tables.rows(

@@ -44,8 +44,8 @@ class Block(NamedTuple):
 class InspectedImages:
     """The stored outcomes of an inspection in `folder`, in blocks.
 
-    A block remains valid as long as its images have the same locations, `state(path)` of their files is unchanged, and
-    the `limits` of the inspection are the same.
+    A block remains valid as long as its images have the same locations, the texts that `state(path)` returns for their
+    files are unchanged, and the `limits` of the inspection are the same.
     """
 
     def __init__(self, folder: Path, state: Callable[[str], str], limits: str) -> None:
@@ -64,9 +64,9 @@ class InspectedImages:
         """Yield the outcome for each location, in order: the result of `look(location)`, which is a tuple of plain
         values, or a Failure. `locations()` yields all locations, and is called several times.
 
-        Stored outcomes of a killed run are read, and `restore` rebuilds them. The other images are inspected by this
-        number of `processes`. If `on_cluster` is given, it runs a task for each missing block on a cluster first, and
-        yields the number of each finished block.
+        Outcomes that a killed run has stored are read again, and `restore` turns their plain values into outcomes. The
+        other images are inspected by as many processes as `processes` says. If `on_cluster` is given, it runs a task
+        for each missing block on a cluster first, and yields the number of each finished block.
         """
         digests = [self._digest(block) for block in _blocks(locations())]
         if on_cluster:

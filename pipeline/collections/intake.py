@@ -127,7 +127,7 @@ class Intake:
 
     def _unescape(self, record: Described, *fields: str) -> Described:
         """Replace HTML's escapes in the `fields` of a record by the characters, and return the new record. The record
-        is counted if this changes it."""
+        is counted if one of the fields changes."""
         texts = {field: text for field in fields if isinstance(text := getattr(record, field), str) and "&" in text}
         plain = record._replace(**{field: unescape(text) for field, text in texts.items()}) if texts else record
         self._escaped += plain != record
@@ -163,8 +163,8 @@ class Intake:
         """Assign each record to its image (`owner`), and remove or reject unusable records.
 
         Records of implied images are removed without a message if the image was named before, together with the weak
-        texts that came with them. They do not count in `given`. Images of the takedown list, and the records of these
-        images, do not count either.
+        texts that came with them. Such records do not count in `given`. Images of the takedown list, and the records of
+        these images, do not count either.
         """
         if self.folder is not None:
             self._find_files(self.folder)
@@ -258,7 +258,8 @@ class Intake:
                 yield Spelling(path, owner, from_root=True)
 
     def _photo_spellings(self) -> Iterator[Spelling[int]]:
-        """Yield the names that an index has for the images, and the keys of the images.
+        """Yield the names by which the takedown list may mean an image: the names that an index has for the image, and
+        the key of the image.
 
         The key of an image in a shard only matches in Reading.INSIDE_ROOT and in looser readings.
         """

@@ -68,8 +68,8 @@ class OwnColumns:
         self._columns: dict[str, _Column] = {}
 
     def pack(self, values: Mapping[str, object]) -> str:
-        """Return the values of an image, which are given by the names of their columns, as a JSON text. Columns that
-        are not chosen are left out."""
+        """Return the `values` of an image, by the names of their columns, as a JSON text. Columns that are not chosen
+        are left out."""
         names = values if self.chosen is None else filter(self.chosen.__contains__, values)
         return json.dumps([(name, *self._plain(values[name])) for name in names])
 

@@ -44,10 +44,10 @@ class ImageRecord(NamedTuple):
 
 
 class SentenceRecord(NamedTuple):
-    """A sentence of the image `key`, whose record precedes it.
+    """A sentence of the image `key`. The record of the image precedes this record.
 
-    `number` decides its position among the sentences of the image. If it is None, sentences are in the order of their
-    records.
+    `number` decides the position of the sentence among the sentences of the image. If it is None, the sentences are in
+    the order of their records.
     """
 
     key: str

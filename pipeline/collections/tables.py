@@ -58,7 +58,7 @@ REJECTS = {
         + [("file", pa.binary()), ("row", pa.int64())]
     )
 }
-"""The table of rejects. If there is a `name`, the `reason` has `{!r}` in its place."""
+"""The table of rejects. If a reject has a `name`, its `reason` has `{!r}` in the place where the name belongs."""
 COMMON_FIELDS = {"seq": pa.int64(), "key": pa.binary()}
 SOURCE_FIELDS = {"file": pa.binary(), "row": pa.int64()}
 LOCATION_FIELDS = {"path": pa.string(), "member": pa.string(), "offset": pa.int64(), "size": pa.int64()}
@@ -95,11 +95,11 @@ MATCH_TABLES = {
 }
 """Results of matching names.
 
-`reading` is the number of the Reading by which a name matches. `respelt`: the file that the path of an image means, or
-the fault. `renamed`: the image that a key means. `ambiguous`: keys that can mean several images. `taken`: images that
-are removed with all their records. `taken_names`: keys of records that are removed, although they belong to no image.
-`captions_taken`: lines PHOTO TAB CAPTION of the takedown list, each with its image, of which only this caption is
-removed.
+`reading` is the number of the Reading by which a name matches. `respelt` has the file that the path of an image means,
+or the fault of the path. `renamed` has the image that a key means. `ambiguous` has the keys that can mean several
+images. `taken` has the images that are removed with all their records. `taken_names` has the keys of records that are
+removed although they belong to no image. `captions_taken` has the lines PHOTO TAB CAPTION of the takedown list, each
+with the image PHOTO, of which only the caption CAPTION is removed.
 """
 INTAKE_TABLES = RECORD_TABLES | MATCH_TABLES
 OWNED_KINDS = {

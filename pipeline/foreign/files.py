@@ -228,7 +228,10 @@ def try_first(
 
 @cache
 def _worker(process: int) -> Worker[Trial, None]:
-    """Return the worker process of the process with this id. A fork has another id, so it gets a worker of its own."""
+    """Start the worker process for the trials of this process, whose id is `process`, and return it.
+
+    The worker is kept for later calls. A fork of this process has another id, so the fork gets its own worker.
+    """
     worker = Worker(_read_for_trial)
     atexit.register(worker.close)
     return worker

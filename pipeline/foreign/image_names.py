@@ -333,11 +333,11 @@ def find_stored(
 ) -> tuple[dict[str, list[StoredPhoto]], dict[str, str]]:
     """Find the photos of an index that the lines of a list name. `photographs()` yields all photos of the index.
 
-    Return the photos of each line that names any, and the reason for each other line, which is empty if no photo has
-    this name. Blank lines, and comments that name no photo, are in neither. A line has one of the forms that Takedown
-    describes, or is an id: `id:2`, or `2`, which is ambiguous if another photo has the name 2. Only the name of a shard
-    can have several photos. If the index has photos of several folders, a file name that photos of two folders have is
-    ambiguous, even if it is the whole path of one of these photos below its folder.
+    Return two mappings: from each line that names photos to these photos, and from each other line to the reason, which
+    is empty if no photo has this name. Blank lines, and comments that name no photo, are in neither mapping. A line has
+    one of the forms that Takedown describes, or is an id: `id:2`, or `2`, which is ambiguous if another photo has the
+    name 2. Only the name of a shard can have several photos. If the index has photos of several folders, a file name
+    that photos of two folders have is ambiguous, even if it is the whole path of one of these photos below its folder.
     """
     takedown = Takedown(lines)
     numbers = {line: match[1] for line in takedown.lines if (match := ID.fullmatch(line.strip()))}
@@ -379,8 +379,8 @@ def _first_agreeing(
 ) -> Match[Target] | None:
     """Match a name to the photos that agree with it in the strictest reading, or return None if none agrees.
 
-    `forms` are the forms of the name. `alike` are the photos that agree with the name in the reading `last`, each after
-    the forms of the photo's name. `NameMatcher.match` describes `wary`.
+    `forms` are the forms of the name. `alike` has a pair for each photo that agrees with the name in the reading
+    `last`: the forms of the photo's name, and the photo. `NameMatcher.match` describes `wary`.
     """
     # A name with a suffix is compared with its suffix and zeros: a.jpg is not a.png, and 7.jpg is not 007.jpg.
     loosest = Reading.LEADING_ZEROS if last == Reading.OTHER_FOLDER else Reading.ENDING
@@ -407,8 +407,9 @@ def _elsewhere(name: str, alike: list[tuple[str, Spelling[Target]]]) -> list[Spe
     """Return the photos with the file name of `name` that are in the folder of `name` or at any depth below this
     folder. `alike` has pairs of a photo's path and the photo.
 
-    If `name` is an absolute path of another machine, the folder is not compared. Instead, the photos with this file
-    name are returned that have the largest number of last folders in common with `name`.
+    If `name` is an absolute path of another machine, the folder is not compared. Instead, the folders before the file
+    name are compared from the last to the first. The result has the photos with this file name that have the most of
+    these folders in common with `name`.
     """
     folder, file = posixpath.split(name)
     alike = [(path, spelling) for path, spelling in alike if posixpath.basename(path) == file]

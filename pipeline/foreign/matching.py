@@ -87,8 +87,8 @@ def match_sentences(
     the text of a sentence, which several sentences may have, or IMAGE#k, where k counts the sentences of an image from
     0 and IMAGE is a name of an image below the folder `root`, by the rules of `find_names`. Among several rows with the
     same text, the first is matched, and the others are `repeats`. `labels` are the names of the sentences for messages.
-    Raises InputError if a sentence has several rows in any other way, such as its text and IMAGE#k, or if an image has
-    no sentence k.
+    Several rows for one sentence are an error in all other cases, such as a row with its text and a row with IMAGE#k,
+    or two rows with IMAGE#k. Raises InputError in these cases, and if an image has no sentence k.
     """
     rows = np.full(len(texts), -1, np.int64)
     first = np.searchsorted(owners, np.arange(len(images) + 1)).tolist()
@@ -128,8 +128,8 @@ def find_names(names: Sequence[str], images: Sequence[str], root: Path | str | N
 
     Names are first compared exactly. The other names are compared in each Reading up to ENDING: first whole names, then
     file names, and then file names without a suffix, which may be keys of samples in a webdataset. File names and keys
-    must be unique among the names and among the images. If a name has already matched an image, a name that differs
-    from the image's name in case or suffix does not match this image.
+    must be unique among the names and among the images. If an image is already matched by one name, another name that
+    differs from the image's name in case or suffix does not match this image.
     """
     matched = _find_exactly(names, images)
     counts: Counter[int] = Counter()
@@ -213,7 +213,7 @@ def _file(name: str) -> str:
 def _key(name: str) -> str:
     """Return the last part of a path, which is divided by / or \\, if this part has no suffix, or else "".
 
-    It is compared with the file names of images without their suffixes (`_stem`).
+    The result is compared with the file names of images without their suffixes (`_stem`).
     """
     return "" if _file(name) else basename(name.replace("\\", "/"))
 
@@ -223,7 +223,8 @@ def _stem(name: str) -> str:
 
 
 def _unique(names: Iterable[str], part_of: Callable[[str], str]) -> dict[str, int]:
-    """Return each part, as `part_of(name)` returns it, that only one of `names` has, with the position of that name."""
+    """Return each part of a name that only one of the `names` has, with the position of this name. `part_of(name)`
+    returns the part."""
     parts = [part_of(name) for name in names]
     counts = Counter(parts)
     return {part: position for position, part in enumerate(parts) if counts[part] == 1}

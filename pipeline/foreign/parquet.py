@@ -180,8 +180,9 @@ def _representable(column: pa.Array) -> pa.Array:
 def photograph_column(schema: pa.Schema) -> str | None:
     """Return the column that holds encoded photos, or None if there is no such column.
 
-    It holds structs with `bytes` (and `path`), or it holds bytes and has one of the names in PHOTO_COLUMNS. Among
-    several such columns, the column whose name comes first in PHOTO_COLUMNS counts, or else the first column.
+    A column of photos has structs with a field `bytes` (and `path`), or it has bytes and one of the names in
+    PHOTO_COLUMNS. Among several such columns, the column whose name comes first in PHOTO_COLUMNS counts, or else the
+    first column.
     """
     candidates = []
     for field in schema:

@@ -190,8 +190,9 @@ def _read_arrays(source: Source) -> ForeignFeatures:
 def _names_files(source: Source) -> list[Path]:
     """Return the text files that may have the names.
 
-    For vectors in FILE.npy, they are the file that `source.names` names, or else FILE.txt and FILE.npy.txt if one or
-    both exist, or else FILE.txt, which does not exist.
+    If `source.names` names a file, it is the only result. Otherwise, for vectors in FILE.npy, the results are FILE.txt
+    and FILE.npy.txt, as far as they exist. If neither file exists, the result is FILE.txt, so that an error can name
+    it.
     """
     path = source.path
     if source.names:
@@ -422,9 +423,10 @@ def _strings(path: Path, column: pa.ChunkedArray | pa.Array) -> list[str]:
 def _only(source: Source, what: str, candidates: Sequence[str]) -> str:
     """Return the dataset or column with the features or the names. `what` is `features` or `names`.
 
-    It is the user's choice, or else the only candidate. Among several candidates, it is the first usual name in NAMES,
-    or the only candidate for features whose name says that it describes `source.of`. Raises UsageError if several
-    candidates remain, or if the user's choice is not a candidate, and InputError if there are no candidates.
+    The result is the user's choice, or else the only candidate. Among several candidates for the names, it is the first
+    usual name in NAMES. Among several candidates for the features, it is the only candidate whose name says that it
+    describes `source.of`. Raises UsageError if several candidates remain, or if the user's choice is not a candidate,
+    and InputError if there are no candidates.
     """
     given = source.features if what == "features" else source.names
     if given is None and len(candidates) > 1:

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     import torch
 
 QUERIES = 1000
-"""Largest number of queries with which an index is tuned and measured. They are items of the other modality, such as
-captions for an index of images."""
+"""Largest number of queries with which an index is tuned and measured. The queries are items of the other modality,
+such as captions for an index of images."""
 SET_QUERIES = 100
 """Largest number of queries with which the shortlist of a multi-vector model is measured. Measuring it takes longer,
 because each query is also compared with all items of the index."""
@@ -47,7 +47,8 @@ class BuiltIndex:
     """A FAISS index with its card. The vector with the id i is row i of the vectors from which the index was built.
 
     `tradeoff` has the measurements of all candidates for the file `*.tradeoff.json`. It is None if no candidates were
-    measured, because an exact index was built at once, or because the trained index of another index shard was used.
+    measured. No candidates are measured for an exact index that is built at once, and for an index that uses the
+    trained index of another index shard.
     """
 
     index: faiss.Index
@@ -85,8 +86,9 @@ def choose_and_build(
 
     `shared` is None for an index of a single shard. The index shards of a larger index use the lists and codes of the
     first shard if possible. For the first shard, `shared` are therefore the vectors of all shards, on which the
-    candidates are trained. For each other shard, `shared` is the trained index of the first shard, which is changed in
-    place. If it misses a requirement with the vectors of a shard, other candidates are measured for this shard alone.
+    candidates are trained. For each other shard, `shared` is the trained index of the first shard, to which the vectors
+    of the shard are added in place. If the resulting index misses a requirement, other candidates are measured for this
+    shard alone.
 
     Raises InputError if there are no vectors or no queries, IntegrityError for a row that is not finite, and
     UsageError if no index meets the requirements.
@@ -106,7 +108,7 @@ def choose_and_build(
         """Build the index of all vectors with the string `factory`, tune it near the setting `near`, and measure it.
 
         Return None if the index misses a requirement. `trials` are the measurements for the table of candidates. If
-        they are empty, the result has no such table. `shared` is passed to `build`.
+        `trials` is empty, the result has no such table. `shared` is passed to `build`.
         """
         built = build(factory, vectors, metric, progress=progress, gpu=gpu, shared=shared)
         best = tune(built.index, questions, requirements.recall_floor, near=near)
@@ -177,8 +179,8 @@ def build_gallery(
     model. The index of a multi-vector model stores all vectors exactly, and `requirements.candidates` is ignored. This
     index is a Flat index if there are at most `requirements.exact_limit` vectors and a Flat index meets the
     requirements, and otherwise an inverted file of whole vectors. The `shortlist` is only used with an inverted file,
-    because it is computed from the lists. The card of a multi-vector model also has the recall and the speed of
-    searches with the shortlist. The other arguments are explained in `choose_and_build`.
+    because a shortlist is computed from the lists. The card of a multi-vector model also has the recall and the speed
+    of searches with the shortlist. The other arguments are explained in `choose_and_build`.
 
     Raises InputError if there are no vectors or no queries, IntegrityError for a row that is not finite, and UsageError
     if no index meets the requirements.

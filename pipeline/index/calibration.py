@@ -5,19 +5,19 @@ captioned photos of the dev split. The normalised score of a photo is z = (score
 the standard deviation of the background's scores. A photo is a likely match if its z is at least a threshold. The
 threshold is the split conformal quantile of the z of the dev captions and their photos (Vovk et al. 2005; Angelopoulos
 and Bates 2021). For queries that resemble the dev captions, the right photo is then a likely match with the probability
-`index.coverage`, if the index contains it. The threshold does not depend on the size of the index or on the number of
-its shards, because z only depends on the query, the photo and the background. The number of likely matches grows with
-the index, and may be zero.
+`index.coverage`, if the index contains this photo. The threshold does not depend on the size of the index or on the
+number of its shards, because z only depends on the query, the photo and the background. The number of likely matches
+grows with the index, and may be zero.
 
 The *nearness* of a query is the mean of its NEIGHBOURS best scores with the background. A query is out of domain if its
-nearness is below a limit, or if at least half of its words are unknown. The limit is chosen so that the share
-FALSE_ALARMS of the dev captions is below it, and does not depend on the size of the index either. A query whose words
-are all in the texts of a result is never out of domain.
-The calibration cannot say that a particular photo is missing from the index: the best score of a caption is about the
-same whether its photo is in the index or not (docs/measured.md).
+nearness is below a limit, or if at least half of its words are unknown. The limit is chosen so that the nearness of the
+share FALSE_ALARMS of the dev captions is below the limit. The limit does not depend on the size of the index either. A
+query whose words are all in the texts of a result is never out of domain. The calibration cannot say that a particular
+photo is missing from the index: the best score of a caption is about the same whether its photo is in the index or not
+(docs/measured.md).
 
-`jointspace calibrate` computes the same from captions that a user has written for photos of an index. The background is
-then a sample of the photos of the index.
+`jointspace calibrate` computes the threshold and the limit from captions that a user has written for photos of an
+index. The background is then a sample of the photos of the index.
 """
 
 import math
@@ -97,8 +97,8 @@ class Calibration:
 
     @classmethod
     def of_index(cls, index: StoredIndex) -> "Calibration | None":
-        """Read the calibration of an index. Return None if the index has none, or if too many photos were added or
-        removed since `jointspace calibrate`.
+        """Read the calibration of an index. Return None if the index has no calibration, or if too many photos were
+        added or removed since `jointspace calibrate`.
 
         Raises IntegrityError if the vectors of the background are missing or do not fit the model.
         """
@@ -206,8 +206,9 @@ class Judgement:
 def changed_share(index: StoredIndex) -> float:
     """Return the number of photos that were added or removed since `jointspace calibrate`, as a share from 0 to 1.
 
-    For each index shard, the numbers of photos then and now are compared. The result is the sum of their differences,
-    divided by the sum of the larger numbers. It is 0 if the index has no calibration, or one from the dev split.
+    For each index shard, the number of photos at the time of the calibration is compared with the present number. The
+    result is the sum of the differences of all shards, divided by the sum of the larger number of each shard. It is 0
+    if the index has no calibration, or a calibration from the dev split.
     """
     stored = index.card.calibration
     if stored is None or stored.photos is None:
@@ -223,7 +224,8 @@ def count_photos(index: StoredIndex) -> list[int]:
 
 
 def explain_missing_line(index: StoredIndex, name: str = "INDEX") -> str | None:
-    """Return a sentence that says why searches do not show where likely matches end, or None if they do.
+    """Return a sentence that says why searches of an index do not show where likely matches end, or None if searches
+    show it.
 
     If `jointspace calibrate` can help, the sentence contains this command, with `name` as the folder of the index. Only
     the cards of the index shards are read.

@@ -48,9 +48,10 @@ MANY_LISTS = 4
 GRAPH_LISTS = 1 << 16
 """Smallest number of lists for which the nearest centroids of a vector are found with a graph of the centroids."""
 LARGE = ((10_000_000, (1 << 16, 1 << 17)), (300_000_000, (1 << 17, 1 << 18)))
-"""Pairs (n, numbers of lists) in ascending order of n. If there are at least n vectors, the numbers of lists of the
-pair with the largest such n are also tried. These numbers are the first two results of `get_optimal_nb_clusters` in
-criteo's autofaiss, which uses rotated product codes (`OPQ56_224,IVF131072_HNSW32,PQ56x8`)."""
+"""Pairs (n, numbers of lists) in ascending order of n. The numbers of lists of a pair are also tried if there are at
+least n vectors. If this is true of several pairs, only the pair with the largest n counts. The numbers are the first
+two results of `get_optimal_nb_clusters` in criteo's autofaiss, which uses rotated product codes
+(`OPQ56_224,IVF131072_HNSW32,PQ56x8`)."""
 INVERTED = re.compile(r"IVF(\d+)")
 """Pattern of the part of a factory string that makes lists. The group of the pattern is the number of lists."""
 
@@ -64,7 +65,7 @@ class Progress(Protocol):
 
 
 def unwatched(items: Iterable[T], what: str) -> Iterable[T]:
-    """Return the items unchanged, as a Progress that shows nothing."""
+    """Return the `items` unchanged. This function is a Progress that shows nothing, so the label `what` is not used."""
     return items
 
 
@@ -219,9 +220,9 @@ def build(
 def _train(index: faiss.Index, vectors: Vectors, count: int, gpu: "torch.device | None") -> None:
     """Train `index` in place on a sample of at most `count` vectors.
 
-    The transforms and the lists are trained on the sample, the lists on `gpu`, or by FAISS on the CPU if `gpu` is None.
-    Lists that have centroids already are not trained. The codes are then learned from at most ENCODER_ROWS vectors of
-    the sample, because FAISS would otherwise copy the whole sample twice.
+    The transforms and the lists are trained on the whole sample. The lists are trained on `gpu`, or by FAISS on the CPU
+    if `gpu` is None. Lists that have centroids already are not trained. The codes are then learned from at most
+    ENCODER_ROWS vectors of the sample, because FAISS would otherwise copy the whole sample twice.
     """
     sample = vectors.take(evenly_spaced(vectors.count, count))
     rows = sample

@@ -1,9 +1,9 @@
 """Choosing an index by measuring candidates on a sample of the vectors with real queries.
 
-Each candidate is built on a sample. Its number of lists is multiplied by the square root of the sampled share of the
-vectors. The candidate is tuned to a recall above the required recall floor (`Bench.floor`), because the recall on a
-sample is too high: the vectors of a sample are further apart than all vectors. The measurements are then extrapolated
-to all vectors:
+Each candidate is built on a sample. Its number of lists on the sample is its number of lists for all vectors, times the
+square root of the sampled share of the vectors. The candidate is tuned to a recall above the required recall floor
+(`Bench.floor`), because the recall on a sample is too high: the vectors of a sample are further apart than all vectors.
+The measurements are then extrapolated to all vectors:
 
 - The size grows by the bytes that each vector of the sample adds.
 - The time of a query grows with the number of comparisons. An inverted file compares a query with the centroids and
@@ -12,8 +12,8 @@ to all vectors:
 - The time of building grows with the work of training and of adding vectors.
 
 Times are CPU seconds, except the latency of a single query, which is wall time. The candidates that are close to the
-best one are timed alternately (`Bench.settle`), so that another program that happens to run does not decide the choice.
-Among the candidates that meet the requirements, the size and the time of a query have the same weight, and the time of
+best one are timed alternately (`Bench.settle`), so that the load of other programs does not decide the choice. Among
+the candidates that meet the requirements, the size and the time of a query have the same weight, and the time of
 building decides between candidates that are otherwise equal (`best_of`).
 
 An index of all vectors can still miss a requirement. The generator `choose` therefore yields further candidates, tier
@@ -66,17 +66,17 @@ RULE = (
 )
 """The rule by which `best_of` chooses a candidate, as the table of candidates in the report states it."""
 MAX_COST_FACTOR = 3
-"""Largest multiple of the lowest cost up to which `Bench.settle` times a candidate again. It is also the largest
-multiple of the required latency that the estimated latency of a candidate may have, so that the candidate is still
-built with all vectors."""
+"""Largest ratio of the cost of a candidate to the lowest cost at which `Bench.settle` times the candidate again. It is
+also the largest ratio of the estimated latency of a candidate to `Requirements.latency_ms` at which the candidate may
+still be built with all vectors."""
 MAX_FINALISTS = 3
 """Largest number of candidates of one tier that are built with all vectors. The exact index (Flat) may be built in
 addition."""
 SAMPLE_RECALL_EXPONENT = 1 / 3
-"""Exponent that says how the share of missed neighbours grows with the number of vectors. On a sample, a candidate may
-miss the share that an index of all vectors may miss, multiplied by s to the power of this exponent, where s is the
-sampled share of the vectors. In a measurement with 96 dimensions in 8 bits, four times as many vectors had 1.6 to 2.5
-times as many misses."""
+"""Exponent that says how the share of missed neighbours grows with the number of vectors. If s is the sampled share of
+the vectors, the share of neighbours that a candidate may miss on the sample is the share that an index of all vectors
+may miss, times s to the power of this exponent. In a measurement with 96 dimensions in 8 bits, four times as many
+vectors had 1.6 to 2.5 times as many misses."""
 
 
 @dataclass(frozen=True)
@@ -227,7 +227,8 @@ class Bench:
         runtime.return_freed_memory()
 
     def hopeful(self, factories: list[str]) -> list[str]:
-        """Return the factory strings of the indexes whose codes of all vectors would fit into the required memory."""
+        """Return the factory strings of the indexes that are small enough to try: their codes of all vectors would fit
+        into the allowed memory (`Requirements.memory`)."""
         sizes = {
             factory: code_bytes(faiss.index_factory(self.sample.dim, factory)) * self.count for factory in factories
         }
@@ -274,7 +275,8 @@ class Bench:
         """Return the `trials`, which all meet the requirements, sorted by RULE.
 
         If the costs of several candidates are close to the lowest cost (see MAX_COST_FACTOR), these candidates are
-        first timed again, alternately and in TIMING_ROUNDS rounds. Their results have the median of the rounds.
+        first timed again, alternately and in TIMING_ROUNDS rounds. The `seconds` of each of these candidates are then
+        the median of its rounds.
         """
         least = min((trial.cost for trial in trials), default=0)
         near = [trial for trial in trials if trial.cost <= MAX_COST_FACTOR * least]
@@ -366,9 +368,9 @@ def choose(
     After the tiers come candidates that failed but may meet the requirements with all vectors: their recall on the
     sample reaches the recall floor without the margin of `Bench.floor`, their size is within the limit, and their
     estimated latency is at most MAX_COST_FACTOR times the limit. The last round has no finalists. Its trials include
-    the candidates that are too large, because the error that no index meets the requirements lists them. The lists are
-    trained on `gpu`, or by FAISS on the CPU if `gpu` is None. If `vectors` belong to one of several index shards,
-    `all_vectors` is the number of the vectors of all shards, from which the numbers of lists follow. None means that
+    the candidates that are too large, so that the error message that no index meets the requirements can name them. The
+    lists are trained on `gpu`, or by FAISS on the CPU if `gpu` is None. The numbers of lists of the candidates are
+    chosen for `all_vectors` vectors, which is the number of vectors of all index shards together. None means that
     `vectors` are all vectors.
 
     Raises UsageError if `requirements.candidates` has a factory string for which `is_known` is false.

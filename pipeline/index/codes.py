@@ -3,13 +3,13 @@
 A vector is projected to the first principal axes of all vectors, and scaled to unit length if the model compares by
 cosine. A code has one byte for each axis (`int8`). After a random rotation, which spreads the variance evenly, it can
 instead have one byte for each of several groups of axes: a product code (Jegou, Douze and Schmid 2011). The index
-compares by Euclidean distances. They rank vectors of unit length better than inner products do, because a product code
-represents a vector that is shorter than the original vector.
+compares by Euclidean distances. Euclidean distances rank vectors of unit length better than inner products do, because
+a product code represents a vector that is shorter than the original vector.
 
 The vectors of a model with hubness correction end with the columns of the correction, in which a small error changes
 the scores more than in other columns. These columns are neither projected nor rotated. They have a byte each, or a
-group of their own. Such vectors are compared by inner products and are not scaled, because the weight of the correction
-depends on the length of the other columns.
+group of their own. Vectors with these columns are compared by inner products and are not scaled, because the weight of
+the correction depends on the length of the other columns.
 """
 
 import math

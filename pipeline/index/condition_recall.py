@@ -3,10 +3,10 @@
 The conditions of users are not known when an index is built. Two kinds of conditions are therefore sampled:
 
 - An uncorrelated condition allows random items, whatever the query is.
-- A correlated condition allows similar items, as an album or a category does: the items that are nearest to a sampled
-  item. Half of its queries are near the sampled item. The other queries are arbitrary, so that few of the items which
-  are near such a query are allowed. For a multi-vector model, the condition allows the items that are best for
-  another query instead.
+- A correlated condition allows items that are similar to each other, like the photos of an album or a category. These
+  are the items that are nearest to a sampled item. Half of the queries that are searched under this condition are near
+  the sampled item. The other queries are arbitrary, and few of the items that are near such a query are allowed. For a
+  multi-vector model, a correlated condition allows the items with the best scores for another query instead.
 
 The conditions are drawn with a fixed seed, so equal items and queries always get equal conditions.
 """
@@ -35,7 +35,8 @@ RANDOM_QUERIES = 40
 ANCHORS = 4
 """Largest number of items around which correlated conditions are sampled, for a model with one vector per item."""
 ANCHOR_QUERIES = 10
-"""Largest number of queries of one correlated condition: half of them near its item, and half arbitrary."""
+"""Largest number of queries of one correlated condition. Half of them are near the item around which the condition is
+sampled, and half are arbitrary."""
 SCORE_TOLERANCE = 1e-5
 """Largest difference of two scores that counts as rounding, as a multiple of the absolute value of the best score, or
 of 1 if this value is smaller."""
@@ -58,9 +59,9 @@ class SampledCondition:
 def measure_conditions(index: faiss.Index, vectors: Vectors, queries: np.ndarray, metric: str) -> list[ConditionCard]:
     """Measure the recall of an index of `vectors` under sampled conditions, compared with exact search.
 
-    `queries` (q, c) are the queries that tuned the index, and `metric` is inner_product or euclidean. The result has
-    one card with the mean recalls for each of the SHARES, except shares that would allow no vector. The result is empty
-    if this type of index cannot be searched with a condition.
+    `queries` (q, c) are the queries with which the index was tuned, and `metric` is inner_product or euclidean. The
+    result has one card with the mean recalls for each of the SHARES, except shares that would allow no vector. The
+    result is empty if this type of index cannot be searched with a condition.
     """
     conditions = _sample_conditions(vectors, queries, metric)
     exact = _search_exactly(conditions, vectors, metric)
@@ -133,7 +134,8 @@ def _sample_conditions(vectors: Vectors, queries: np.ndarray, metric: str) -> li
 
 def _nearness(vectors: np.ndarray, anchors: np.ndarray, metric: str) -> np.ndarray:
     """Return how near the `vectors` (n, c) are to each of the `anchors` (a, c), as (n, a). A greater value means a
-    nearer vector. Only values for the same anchor can be compared, because the length of the anchor is left out."""
+    nearer vector. Only values for the same anchor can be compared, because the values leave out the length of the
+    anchor."""
     products = vectors @ anchors.T
     return 2 * products - np.square(vectors).sum(axis=1, keepdims=True) if metric == "euclidean" else products
 
@@ -152,8 +154,9 @@ def _count_shares(values: np.ndarray) -> np.ndarray:
 def _search_exactly(conditions: Sequence[SampledCondition], vectors: Vectors, metric: str) -> list[list[Neighbours]]:
     """Find the nearest allowed vectors of the queries of each of the `conditions` by exact search.
 
-    The result has a list for each of the `conditions`, with the neighbours of its queries for each of the SHARES. A
-    query has at most MAX_TIED_NEIGHBOURS neighbours.
+    The result has a list for each of the `conditions`. This list has an item for each of the SHARES: the neighbours of
+    the queries of the condition among the vectors that the condition with this share allows. A query has at most
+    MAX_TIED_NEIGHBOURS neighbours.
     """
     numbers = range(len(SHARES))
     exact = [

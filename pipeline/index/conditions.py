@@ -1,10 +1,10 @@
 """Conditions on the columns of a table in Python's syntax, such as `price < 20 and taken >= '2024-01-01'`.
 
-Conditions are parsed by Python's parser, but they are not run as code. They may use `and`, `or`, `not`, comparisons,
-`in` with one or more values, `'part' in column` (which ignores upper and lower case), `is None`, names of columns,
-column("any name"), numbers, texts, `true` and `false`. As in SQL, `=` means `==`, a quotation mark within a text is
-written twice, and a comparison with a missing value is neither true nor false. Dates and times are written as texts in
-the format ISO 8601.
+Conditions are parsed by Python's parser, but they are not run as code. Conditions may use `and`, `or`, `not`,
+comparisons, `in` with one or more values, `'part' in column` (which ignores upper and lower case), `is None`, names of
+columns, column("any name"), numbers, texts, `true` and `false`. As in SQL, `=` means `==`, a quotation mark within a
+text is written twice, and a comparison with a missing value is neither true nor false. Dates and times are written as
+texts in the format ISO 8601.
 """
 
 import ast
@@ -149,8 +149,8 @@ def _scalar(value: Value, kind: str, column: str, values: pa.ChunkedArray) -> pa
 
 
 def _mismatch(column: str, values: pa.ChunkedArray, kind: str) -> UsageError:
-    """Return the error for a condition that compares a `column` with these `values` with a literal or column of another
-    `kind`. The caller raises it."""
+    """Return the error for a condition that compares a `column` with a literal or another column of another `kind`.
+    `values` are the values of the column. The caller raises the error."""
     own_kind = kind_of(values.type)
     if values.null_count == len(values):
         return UsageError(

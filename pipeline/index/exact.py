@@ -29,8 +29,8 @@ QUERY_ROWS = 1 << 10
 
 
 class Vectors:
-    """The vectors in the rows of an `array` (count, dim) float32, or of ChosenRows that read them from files on
-    request.
+    """Vectors as the rows of `array`: an array (count, dim) float32 in memory, or a ChosenRows object that reads rows
+    from files on request.
 
     Each call of a method reads the rows again.
     """
@@ -78,8 +78,8 @@ class Neighbours:
 
     @classmethod
     def of_faiss(cls, values: np.ndarray, rows: np.ndarray, metric: str) -> "Neighbours":
-        """Convert the result of a FAISS search: its `rows` (q, k), which are -1 for missing results, and its `values`
-        (q, k), which are squared distances if `metric` is euclidean, and else inner products.
+        """Convert the result of a FAISS search. `rows` (q, k) are the rows that FAISS has found, or -1 for missing
+        results. `values` (q, k) are squared distances if `metric` is euclidean, and otherwise inner products.
 
         Squared distances become negative scores. The scores of the rows -1 become -inf.
         """
@@ -87,9 +87,11 @@ class Neighbours:
         return cls(rows, np.where(rows >= 0, scores, -np.inf))
 
     def merge(self, other: "Neighbours") -> "Neighbours":
-        """Return new neighbours: for each query, the k best of its k neighbours here and its neighbours in `other`.
+        """Return new neighbours: for each query, the k best among its k neighbours in this object and its neighbours in
+        `other`.
 
-        If scores are equal, the smaller row comes first. The rows -1 come last. No vector may be in both.
+        If scores are equal, the smaller row comes first. The rows -1 come last. No vector may be a neighbour of the
+        same query in both objects.
         """
         rows = np.hstack([self.rows, other.rows])
         scores = np.hstack([self.scores, other.scores])

@@ -19,8 +19,8 @@ NO_DIRECT_MAP: int = untyped(faiss).DirectMap.NoMap
 
 
 def transforms_of(index: faiss.Index, most: int | None = None) -> list[faiss.VectorTransform]:
-    """Return the transforms that `index` applies to vectors before it stores them, in this order, each with its own
-    type.
+    """Return the transforms that `index` applies to vectors before it stores them, each with its own type. The list has
+    the order in which the transforms are applied.
 
     Only the first `most` transforms are returned, or all if `most` is None. The list is empty if the index has no
     transforms.

@@ -58,7 +58,7 @@ refused."""
 SCALAR_KINDS = ("8bit", "6bit", "4bit", "fp16", "bf16", "8bit_direct", "8bit_direct_signed")
 """The allowed kinds of scalar quantizers, as FAISS names them."""
 FAST_BLOCK = 32
-"""Number of vectors in a block of fast-scan codes, as FAISS's factory strings make them."""
+"""Number of vectors in a block of fast-scan codes in an index that FAISS makes from a factory string."""
 MAX_VERTICES = 1 << 15
 """Largest number of candidate vertices that a search in a graph keeps (`efSearch`)."""
 PLAIN_SEARCH = vars(faiss.IndexPQ)["ST_PQ"]
@@ -210,11 +210,12 @@ def require_known_types(index: faiss.Index, name: str, allowed: Collection[str] 
 
 
 def _facts(index: faiss.Index, part: str = "") -> Iterator[tuple[str, bool]]:
-    """Yield conditions on an index of allowed types that must hold before FAISS may search it.
+    """Check the conditions on an index of allowed types that must hold before FAISS may search the index.
 
-    Each result has the name of an attribute, and whether the condition on this attribute holds. FAISS checks the sizes
-    of most arrays when it reads them, but not these conditions. If a condition does not hold, a search may read or
-    write beyond FAISS's arrays. `part` is a prefix for the names, which says where in the whole index this index is.
+    For each condition, yield the name of the attribute that the condition is about, and whether the condition holds.
+    The indexes in attributes of `index` are checked too. FAISS checks the sizes of most arrays when it reads them, but
+    not these conditions. If a condition does not hold, a search may read or write beyond FAISS's arrays. `part` is a
+    prefix of the names. It is empty for the whole index, and names the attribute if `index` is inside another index.
     """
     index = faiss.downcast_index(index)
     dim = index.d
@@ -239,8 +240,8 @@ def _facts(index: faiss.Index, part: str = "") -> Iterator[tuple[str, bool]]:
 
 
 def _own_facts(index: faiss.Index, dim: int, count: int) -> Iterator[tuple[str, bool]]:
-    """Yield the conditions of `_facts` on an index of `count` vectors of `dim` dimensions itself, without the
-    conditions on the indexes in its attributes."""
+    """Check the conditions that concern only `index` itself, and not the indexes in its attributes. Yield the results
+    as `_facts` does. `index` has `count` vectors of `dim` dimensions."""
     yield "is_trained", index.is_trained
     codes = untyped(index)
     if isinstance(index, faiss.IndexFastScan | faiss.IndexIVFFastScan):
@@ -284,7 +285,8 @@ def _is_descendable(index: faiss.IndexHNSW) -> bool:
     """Return whether each link of an HNSW graph on a level above the lowest leads to a vertex that has this level too,
     and whether the search starts at a vertex of the highest level.
 
-    Otherwise FAISS reads beyond its arrays. The links of the vertex i begin at `offsets[i]`, one level after the other.
+    If one of the two is not true, FAISS reads beyond its arrays. The array `offsets` of the graph has the position at
+    which the links of each vertex begin. The links of a vertex are stored one level after the other.
     """
     graph = untyped(index.hnsw)
     levels = faiss.vector_to_array(graph.levels)

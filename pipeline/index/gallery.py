@@ -135,12 +135,12 @@ class Gallery:
 class MultiVectorGallery(Gallery):
     """A gallery of items with several vectors each.
 
-    `outline` has the items without their vectors. The vectors are in `index`, in the order of the items, with the inner
-    product as metric. A Flat index has no `shortlist`, and all items are scored exactly. An IVF,Flat index is searched
-    with the `shortlist`, or all items are scored exactly if `shortlist` is None. `modality` says whether the items are
-    `images`, which are searched with the words of a caption, or `sentences`, which are searched with the regions of an
-    image. `rule` is the scoring rule (see the module). The attribute `there` has the rows of the items that can be
-    found, in ascending order, and `owners` has, for each vector, the row of its item.
+    `outline` has the items as MultiVectors without vectors. The vectors are in `index`, in the order of the items, with
+    the inner product as metric. A Flat index has no `shortlist`, and all items are scored exactly. An IVF,Flat index is
+    searched with the `shortlist`, or all items are scored exactly if `shortlist` is None. `modality` says whether the
+    items are `images` or `sentences`. Images are searched with the words of a caption, and sentences with the regions
+    of an image. `rule` is the scoring rule (see the module). The attribute `there` has the rows of the items that can
+    be found, in ascending order, and `owners` has, for each vector, the row of its item.
 
     Items without vectors were removed and are never found. The constructor gives an IVF,Flat index a direct map, in
     place. It raises IntegrityError if the index has another type, or if a Flat index has a shortlist.

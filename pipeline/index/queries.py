@@ -381,9 +381,10 @@ def encode_image(image: "Image", encoders: Mapping[str, OpenedEncoder]) -> dict[
 class SharedEncoders:
     """The image encoders of several indexes, and the features of the photos that they encoded last.
 
-    Each encoder is opened once, when it is first needed. The last MAX_CACHED_FEATURES features, of one photo and one
-    encoder each, are kept, so that several models or queries do not encode the same photo again. `decode` decodes the
-    bytes of a photo to an RGB image. Only one thread at a time may use an object of this class.
+    Each encoder is opened once, when it is first needed. The features that were computed last are kept, so that several
+    models or queries do not encode the same photo again. At most MAX_CACHED_FEATURES arrays are kept, and each has the
+    features of one photo by one encoder. `decode` decodes the bytes of a photo to an RGB image. Only one thread at a
+    time may use an object of this class.
     """
 
     MAX_CACHED_FEATURES = 64

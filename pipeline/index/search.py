@@ -39,8 +39,8 @@ MAX_ROWS_IN_MEMORY = 1 << 21
 search reads only the rows of its results from the file (see `Searcher.is_kept` for the exception)."""
 RANK_OFFSET = 60
 """The constant of reciprocal rank fusion (Cormack, Clarke and Buettcher 2009). An image gets 1 / (60 + rank) points for
-its rank from 1 by the score of its vector, and, if its texts match the words of the query, 1 / (60 + rank) more points
-for its rank from 1 among these matches."""
+its rank from 1 by the score of its vector. If the texts of the image match the words of the query, it gets 1 / (60 +
+rank) more points for its rank from 1 among these matches."""
 MAX_FUSED = 100
 """Largest number of nearest images that get points for the rank of their vector (see RANK_OFFSET). Other images can
 only get points for the words of the query."""
@@ -58,9 +58,9 @@ class Hit:
 
     If the text search has found the image, because its texts have all words of the query, `matches` names these texts:
     `caption`, `file name`, or a column. If a column value or the file name equals the query, only this text is named.
-    Otherwise `matches` is empty, also if too many photos have the words (see pipeline.index.text_index). `matches` is
-    ignored when hits are compared with `==`. If the model cannot embed the query, the hit was found by words alone, and
-    its score is 0.
+    `matches` is empty if the text search has not found the image. The text search finds no images by words that too
+    many photos have (see pipeline.index.text_index). `matches` is ignored when hits are compared with `==`. If the
+    model cannot embed the query, the hit was found by words alone, and its score is 0.
     """
 
     rank: int
@@ -76,8 +76,8 @@ class Answer(list[Hit]):
     results of a text query are likely matches, and whether the query is out of domain (`off_topic`). `judgement` is
     None if the index is not calibrated, if the model cannot embed the text, or if the query has a photo or words to
     subtract or to add. The judgement is computed when it is first used, so that searches that do not need it stay fast.
-    `identified` is the number of images that have the query as an identifier, such as a file name. The answer begins
-    with their hits, but it may be too short to have all of them.
+    `identified` is the number of images that have the query as an identifier, such as a file name. The hits of these
+    images come first. If the answer has fewer hits than `identified`, some of these images are missing from the answer.
     """
 
     identified = 0
@@ -146,9 +146,9 @@ class Searcher(QueryEncoder):
         With `match_text`, images whose captions, file names or columns have all words of the text are found too, and
         are merged with the nearest images by their ranks. Images with the text as an identifier come first. The vectors
         of the texts in `minus` are subtracted from the vector of the text, and the vectors of the texts in `plus` are
-        added. In this case the answer has no judgement, and `match_text` has no effect. `sort` is a column by which the
-        likely matches are sorted (see `sort_likely`). A minus sign before its name reverses the order. With the
-        condition `where`, only images that satisfy it are found.
+        added. If `minus` or `plus` has a text, the answer has no judgement, and `match_text` has no effect. `sort` is a
+        column by which the likely matches are sorted (see `sort_likely`). A minus sign before the name of the column
+        reverses the order. With the condition `where`, only images that satisfy it are found.
 
         Raises InputError if the text is blank, if the model knows no word of the text and no image matches its words,
         if the model knows no word of a text in `minus` or `plus`, or if the vector of the query is zero. Raises
@@ -260,10 +260,10 @@ class Searcher(QueryEncoder):
         """Judge the results of the query `sentence`. `count` photos were searched, and `scores` are the scores of the
         hits.
 
-        `query` (1, c) is the vector of the query, whose text is empty if only the vector is known. `is_sample` says
-        whether the searched photos resemble the background of the calibration. Photos that satisfy a condition may not
-        resemble it. Without a resemblance, the number of likely matches in the index is only known if all searched
-        photos are hits.
+        `query` (1, c) is the vector of the query. `sentence` is empty if only this vector is known. `is_sample` says
+        whether the searched photos resemble the background of the calibration. It is false for photos that satisfy a
+        condition, because such photos may differ from the background. If it is false, the number of likely matches
+        among the searched photos is only known if all of these photos are hits.
         """
         words = self.count_words(sentence) if sentence else (0, 0)
         assert self.calibration is not None  # `_answer` has checked the card.
@@ -271,8 +271,8 @@ class Searcher(QueryEncoder):
 
     @cached_property
     def calibration(self) -> Calibration | None:
-        """The calibration of the index, which says which results are likely matches. It is None if the index has none,
-        or if too many photos have changed since `jointspace calibrate`."""
+        """The calibration of the index, which says which results are likely matches. It is None if the index has no
+        calibration, or if too many photos have changed since `jointspace calibrate`."""
         return Calibration.of_index(self.index)
 
     def batch(
@@ -434,10 +434,11 @@ class Searcher(QueryEncoder):
         """Find the `top` images for an image without the words `minus` and with the words `plus`.
 
         The vectors of the words are subtracted from and added to the vector of the image (Kiros et al. 2014, section
-        3.2). `images` passes a function that embeds a text in place of the image. The `among` best results are then
-        sorted by the distances of their vectors from the mean of these vectors, so that a poor result among good
-        results comes last. If `among` is 0 or 1, or if the index cannot return its vectors, the results stay sorted by
-        their scores. With the condition `where`, only images that satisfy it are found.
+        3.2). The method `images` passes a function that embeds a text in place of the image. The `among` best results
+        are then sorted again: the mean of their vectors is computed, and the results whose vectors are nearest to the
+        mean come first. A poor result among good results therefore comes last. If `among` is 0 or 1, or if the index
+        cannot return its vectors, the results stay sorted by their scores. With the condition `where`, only images that
+        satisfy it are found.
 
         Raises InputError if `minus` and `plus` are empty, if the model knows no word of one of their texts, or if the
         vectors cancel each other out. Raises UsageError if the model's vectors of texts and images cannot be added.
@@ -502,7 +503,7 @@ class Searcher(QueryEncoder):
     def is_kept(self, modality: Modality) -> bool:
         """Return whether searches keep the table of the `images` or `sentences` in memory.
 
-        They do if the table has at most MAX_ROWS_IN_MEMORY rows, or if the index hides any photos
+        The table is kept if it has at most MAX_ROWS_IN_MEMORY rows, or if the index hides any photos
         (`StoredIndex.hidden`). Otherwise each search reads the rows of its results from the file.
         """
         return self.rows(modality).num_rows <= MAX_ROWS_IN_MEMORY or bool(self.index.hidden)
@@ -652,8 +653,9 @@ def sort_likely(answer: Answer, column: str, top: int) -> Answer:
     answer with ranks from 1.
 
     Hits with the query as an identifier stay before the other hits, and are sorted among themselves. The less likely
-    hits follow unsorted. If the answer has no judgement, all hits are sorted if the text search has found all of them,
-    so that they have `matches`. Otherwise only the `top` best hits are sorted.
+    hits follow unsorted. An answer without a judgement is sorted completely if the text search has found all of its
+    hits, so that each hit has `matches`. If some hits of such an answer have no `matches`, only the `top` best hits are
+    sorted.
     """
     every = len(answer) if all(hit.matches for hit in answer) else top
     likely = answer.judgement.likely if answer.judgement else every

@@ -62,15 +62,16 @@ MAX_KEY_CHARACTERS = 200
 """Number of characters of the longest column value or file name that can be found as equal to a query."""
 MAX_IDENTIFIED = 20
 """Largest number of photos that may share an identifier, which is a column value or a file name that names a photo. A
-value of more photos is a category, such as a place. If a query is equal to a category, its photos match, unless there
-are more than MAX_MATCHES, but they do not come before all other results as identified photos do."""
+value of more photos is a category, such as a place. If a query is equal to a category, the photos of the category
+match, unless there are more than MAX_MATCHES of them. Unlike photos with the query as an identifier, they do not come
+before all other results."""
 MAX_QUERY_WORDS = 64
 """Largest number of words that a query may have to be searched as text. Stop words and repeated phrases do not count. A
 query with more words is only compared by its vector."""
 MAX_MATCHES = 1000
 """Largest number of photos that may match by their words, and also of photos that may match because a whole value
-equals the query. Words that more photos have are not searched as text, because they tell photos apart no better than
-the vectors do. Then only the photos with an equal value match."""
+equals the query. If more photos have all words of a query, the words are not searched as text, because they tell photos
+apart no better than the vectors do. For such a query, only photos with a value that equals the query match."""
 MAX_MATCHING_SHARE = 0.1
 """Largest share of the photos of an index that may match by their words. This share limits the matches further than
 MAX_MATCHES in an index of fewer than 10,000 photos. FEW_MATCHES photos may always match."""
@@ -174,8 +175,9 @@ class TextQuery:
         """Return the names of the fields in which a photo that matches the query has words of the query.
 
         `row` has the columns of the photo. A field is the name of a column, or NAME for the file name. If some fields
-        have the same key as the query, only these are returned. Otherwise all fields with at least one phrase are
-        returned, followed by CAPTION if a phrase is in none of them, because a caption must then have it.
+        have the same key as the query, only these fields are returned. Otherwise all fields that have at least one
+        phrase of the query are returned. CAPTION follows if a phrase is in none of these fields, because a caption must
+        then have the phrase.
         """
         names = [str(row[name]) for name in ("path", "member") if row.get(name)]
         own = {name: [str(row[name])] for name in row if name not in BUILT_IN and type(row[name]) in (str, int)}
@@ -205,8 +207,9 @@ class TextMatches(NamedTuple):
     """Photos that match a `query`.
 
     `exact` are the rows of the photos that have the query as an identifier. `ranks` maps the row of each match to its
-    rank from 0. Photos with a column value or a file name that equals the query have the rank 0, also if too many
-    photos share the value for an identifier. The other matches follow by BM25. Equally good matches have equal ranks.
+    rank from 0. Photos with a column value or a file name that equals the query have the rank 0, even if so many photos
+    share the value that it is not an identifier. The other matches follow by BM25. Equally good matches have equal
+    ranks.
     """
 
     query: TextQuery
@@ -277,8 +280,8 @@ def _own_columns(index: StoredIndex) -> list[str]:
 def _open(index: StoredIndex) -> sqlite3.Connection:
     """Open the stored full-text index of an index, and make it if it does not exist.
 
-    If it cannot be stored or opened, for example because no folder is safe to keep it in, it is made in memory. Raises
-    UsageError if SQLite cannot make it in memory either.
+    If the full-text index cannot be stored or opened, for example because no folder is safe to keep it in, it is made
+    in memory. Raises UsageError if SQLite cannot make it in memory either.
     """
     with suppress(OSError, sqlite3.Error, JointspaceError):
         if (path := make_text_index(index)) is not None:
@@ -349,9 +352,9 @@ def discard(prefix: str = "") -> None:
     """Delete this user's stored full-text indexes whose names begin with `prefix`, and all others that were not opened
     for UNUSED_SECONDS.
 
-    `prefix` is the digest of the path of an index folder. Without it, the full-text indexes of all index folders are
-    deleted, which `jointspace remove` does so that no text of a removed photo stays. A file that cannot be deleted is
-    left.
+    `prefix` is the digest of the path of an index folder. If `prefix` is empty, the full-text indexes of all index
+    folders are deleted. `jointspace remove` deletes all of them, so that no text of a removed photo stays. A file that
+    cannot be deleted is left in place.
     """
     for path in folder.iterdir() if (folder := state_folder("words")) else ():
         with suppress(OSError):

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 NEIGHBOURS = 10
 """Number of neighbours at which the recall of an index is measured."""
 MAX_TIED_NEIGHBOURS = 100
-"""Largest number of exact neighbours of a query that are computed. It is larger than NEIGHBOURS, so that vectors whose
-score equals the score of the last of the NEIGHBOURS best are found too, because they also count as right results."""
+"""Largest number of exact neighbours of a query that are computed. It is larger than NEIGHBOURS, because vectors with
+the same score as the last of the NEIGHBOURS best vectors also count as right results."""
 K_FACTORS = (2, 4, 8, 16, 32, 64)
 """Values of `k_factor` to try. A refined index takes `k_factor` times k candidates from its first stage, and returns
 the best k of them."""
@@ -45,16 +45,16 @@ LATENCY_REPEATS = 3
 """Number of searches of each query to measure its latency. The shortest time counts, because another program
 may have used the CPU."""
 TIMING_REPEATS = 5
-"""Number of times that several settings which reach the recall floor are timed alternately. The median counts."""
+"""Number of times that each setting is timed if several settings reach the recall floor. The settings are timed
+alternately, and the median of the times counts."""
 
 
 @dataclass(frozen=True)
 class SearchSetting:
     """The values of FAISS's search parameters of an index.
 
-    A search visits `nprobe` lists of an inverted file, keeps `efSearch` candidate vertices of a graph, and refines
-    `k_factor` times as many candidates as neighbours are sought. A value is None if the index does not have the
-    parameter.
+    A search visits `nprobe` lists of an inverted file, keeps `efSearch` candidate vertices of a graph, and ranks
+    `k_factor` times k candidates again to find k neighbours. A value is None if the index does not have the parameter.
     """
 
     nprobe: int | None = None
@@ -90,8 +90,8 @@ class Questions:
 
     `k` is the number of neighbours that are sought. `right` (q, t) are the rows of the vectors whose score is at least
     the score of the k-th exact neighbour, with a tolerance for rounding, so that a vector with an equal score also
-    counts. A query has at most MAX_TIED_NEIGHBOURS right rows. t is the largest number of right rows of a query, and
-    other queries have the row -1 in the remaining places.
+    counts. A query has at most MAX_TIED_NEIGHBOURS right rows. t is the largest number of right rows of a query. A
+    query with fewer right rows has the row -1 in the remaining places.
     """
 
     queries: np.ndarray
@@ -179,11 +179,11 @@ def tune(index: faiss.Index, questions: Questions, floor: float, near: SearchSet
     """Find the fastest setting of `index` whose recall with the `questions` reaches `floor`, set it in the index, and
     return its measurements.
 
-    If no tried setting reaches the floor, the tried setting with the highest recall is chosen. For one `k_factor` after
-    another, the smallest number of lists or vertices that reaches the floor is found, until a query takes more than
-    twice as long as at the fastest setting that reaches the floor. The best settings are then timed alternately (see
-    `_fastest`). The settings to try start close to the setting `near`: with a quarter of its `k_factor`, and half of
-    its lists or vertices.
+    If no tried setting reaches the floor, the tried setting with the highest recall is chosen. The values of `k_factor`
+    are tried in ascending order, and for each value, the smallest number of lists or vertices that reaches the floor is
+    found. The trials end when a query takes more than twice as long as at the fastest setting that reaches the floor.
+    The best settings are then timed alternately (see `_fastest`). The settings to try start close to the setting
+    `near`: with a quarter of its `k_factor`, and half of its lists or vertices.
     """
     stages = stages_of(index)
     if stages.inverted is not None:

@@ -7,8 +7,8 @@ jointspace, the file names of the photos, and the user's own queries. The vector
 model cannot embed texts, or knows too few of these texts.
 
 People search for things that their photos show. Phrases in a language that the model does not understand, and phrases
-about other things, are harder queries. With them, an index would be tuned to a needlessly slow search. They are
-therefore left out: their best image has a low score.
+about other things, are harder queries. With such queries, an index would be tuned to a needlessly slow search. Such
+phrases are therefore left out. They are recognised by the low score of their best image.
 """
 
 import logging
@@ -28,9 +28,9 @@ from pipeline.index.exact import evenly_spaced, search_exact
 from pipeline.storage.card import MeasuredWith
 
 MIN_TEXTS = 20
-"""Smallest number of texts that the model must know, among the user's texts and the phrases together, so that texts
-measure an index. If the model knows fewer texts, images measure the index, because the recall of so few texts would
-mean little."""
+"""Smallest number of texts, among the user's texts and the phrases together, that the model must know so that an index
+is measured with texts. If the model knows fewer texts, the index is measured with images, because the recall of so few
+texts would mean little."""
 FITTING_SHARE = 0.6
 """Share of the phrases that are used, among the phrases in languages that the model understands. With this share, an
 index that was tuned with phrases finds captions of Flickr8k with nearly the same recall as an index that was tuned with

@@ -121,9 +121,9 @@ def read_page(name: str = "page", scripts: Sequence[str] = SCRIPTS) -> str:
 def content_policy(pages: str) -> str:
     """Return the Content-Security-Policy for `pages`, which is the HTML of one page or of several joined pages.
 
-    The policy allows the scripts and styles that are in the pages, which it names by their hashes. It also allows
-    requests to this server, and images from this server, from `data:` addresses, and from files that the visitor chose.
-    Everything else is forbidden.
+    The policy allows the scripts and styles that are in the pages, and identifies each of them by its hash. It also
+    allows requests to this server, and images from this server, from `data:` addresses, and from files that the visitor
+    chose. Everything else is forbidden.
     """
 
     def hashes(tag: str) -> str:

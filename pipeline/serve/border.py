@@ -46,7 +46,8 @@ class Limits:
     top: int
     """Number of results if a request has no `top`."""
     among: int
-    """Number of results of /arithmetic that Searcher.analogy re-ranks by their distance to their mean."""
+    """Number of best results of /arithmetic that Searcher.analogy sorts again, by the distances of their vectors from
+    the mean of these vectors."""
     max_sentence_chars: int
     """Maximum number of characters of all texts of a request together."""
     max_requests: int
@@ -56,7 +57,7 @@ class Limits:
     max_upload_bytes: int = 20_000_000
     """Maximum size of an uploaded photo in bytes. A larger photo is refused with status 413."""
     upload_seconds: float = 30
-    """Number of seconds within which a request must have arrived completely. Otherwise it is refused with status
+    """Number of seconds within which a request must have arrived completely. A slower request is refused with status
     408."""
     max_descriptions: int = 16
     """Maximum number of photos that are being captioned or wait to be captioned. A further request for generated

@@ -1,4 +1,4 @@
-"""The indexes of a server, their photos and example queries, and the threads that search them.
+"""The indexes of a server with their photos and example queries, and the thread pools of the server.
 
 An index that is replaced on disk is opened again while the server runs.
 """

@@ -58,8 +58,8 @@ class Review:
     """The pairs of an audit, whose photos are in `gallery`, and the file of decisions at `path`.
 
     The captions of the first `probable` pairs are probably wrong. The remaining pairs are the pairs whose caption and
-    photo fit each other worst among all other pairs of the collection. `command` is the command, shown on the page,
-    that leaves out the captions with the decision `wrong`.
+    photo fit each other worst among all other pairs of the collection. `command` is the command that leaves out the
+    captions with the decision `wrong`. The page shows this command.
     """
 
     gallery: ServedGallery
@@ -77,9 +77,9 @@ class Review:
     def take(self, step: Step) -> dict[str, Any]:
         """Add a decision to the file, or remove the last decision from it. The file is replaced atomically.
 
-        Returns a mapping with the number of the `pair` whose decision was added or removed, or None if the audit no
-        longer lists this pair, and with the `decisions` about all pairs after the step. Raises InputError if there is
-        no pair with this number, or no decision that can be undone.
+        Returns a mapping with two keys. `pair` is the number of the pair whose decision was added or removed, or None
+        if the audit no longer lists this pair. `decisions` has the decisions about all pairs after the step. Raises
+        InputError if there is no pair with this number, or no decision that can be undone.
         """
         with hold(self.path, wait=True):
             rows = read_decisions(self.path)

@@ -279,8 +279,8 @@ async def find_by_arithmetic(
     """Find the photos nearest to the vector of a photo, minus the vectors of the texts in `minus`, plus the vectors of
     the texts in `plus`.
 
-    The first `among` results (see /api/models) are sorted by the distances of their vectors to the mean of these
-    vectors. The scores of these results may therefore increase with the rank.
+    The first `among` results (see /api/models) are sorted again: the mean of their vectors is computed, and the results
+    whose vectors are nearest to the mean come first. The scores of these results may therefore increase with the rank.
     """
     words = [*minus, *plus]
     question.require_short(*words)
@@ -385,8 +385,9 @@ async def show_large_photograph(image: OfImage) -> Response:
 
 @router.get("/api/models/{model}/photographs/{image_id}/original", response_class=Response)
 async def give_original(image: OfImage) -> Response:
-    """Return the original file of a photo, with its metadata. The answer has status 404 unless the setting
-    `serve.originals` allows it, and if the photo is not in the index or its file cannot be read or has changed."""
+    """Return the original file of a photo, with its metadata. The answer has status 404 if the setting
+    `serve.originals` does not allow original files, if the photo is not in the index, or if its file cannot be read or
+    has changed."""
     if not image.service.originals:
         raise HTTPException(
             404, "This server does not serve original files. Request the large JPEG of the photo instead."

@@ -30,7 +30,7 @@ def _keys(config: "Config") -> dict[str, object]:
     """Return the keys that decide the manifest.
 
     `state` is a digest of the names, sizes and times of all files of the collection, because the photos are too many to
-    be declared as inputs. For a demo it is empty, because the demo is an input.
+    be declared as inputs. For a demo, `state` is empty, because the demo is an input.
     """
     from pipeline.collections.formats import describe_state
 

@@ -268,7 +268,7 @@ def _read(found: "Detected") -> "tuple[Intake, Tally]":
 
 
 def _leave_out_unusable(intake: "Intake") -> Iterator[str]:
-    """Mark the photos as unusable that do not exist or whose format needs a library that is not installed.
+    """Mark photos as unusable if they do not exist, or if their format needs a library that is not installed.
 
     Yield a line for the user for each reason for which photos cannot be used.
     """
@@ -504,8 +504,8 @@ def _dual_models(splits: dict[str, int]) -> dict[str, Any]:
     """Return the keys for the models of a dual encoder. `splits` has the number of photos of each split.
 
     If dev is large enough to compare models, the run also has models with a hubness correction, a trained model, and an
-    ensemble. Dev then chooses the corrections, which may be none, and the weights of the members of the ensemble, which
-    may be 0 except for one member.
+    ensemble. The run then uses dev to choose the correction of each model, which may be no correction, and the weights
+    of the members of the ensemble. All weights except one may be 0.
     """
     if not _can_choose(splits):
         return {"models": ["zero-shot"]}

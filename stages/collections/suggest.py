@@ -53,7 +53,8 @@ def _read_vectors(source: Path) -> "tuple[dict[str, np.ndarray], list[str], np.n
     """Read the vectors (n, D) of each image encoder of a run, or the vectors of a file. Return them as name of the
     encoder -> vectors, with the name `images` for the vectors of a file.
 
-    Also return the names (n,) of the photos, and the rows of the photos with captions, which a file does not have.
+    Also return the names (n,) of the photos, and the rows of the photos that have captions. The vectors of a file have
+    no captions.
 
     Raises UsageError if `source` is neither a file nor a run, or if a photo of the run is inside another file. Raises
     IntegrityError if the run has no features, or if a vector of the file is not finite.

@@ -117,8 +117,8 @@ def _count_images(shard: "IndexShard") -> int:
 
 
 def _report_left_out(change: "Change", shards: "Sequence[IndexShard]", manifest: "Manifest", total: int) -> None:
-    """Log how many photos of a manifest are skipped, because they were removed from the index before, and how many
-    captions are skipped, because one of the `shards` already has their photo, with other captions.
+    """Log how many photos and captions of a manifest are skipped. Photos are skipped if they were removed from the
+    index before. Captions are skipped if one of the `shards` already has their photo, with other captions.
 
     `total` is the number of photos of the manifest that were not removed from the index before.
     """
@@ -158,8 +158,8 @@ def _hash_captions(digests: Mapping[int, str], known: Set[str], groups: "Iterabl
 
 
 def _add_index(change: "Change", source: Path, removed: Set[str]) -> tuple[int, int]:
-    """Link each shard of the index in `source` that has a photo which this index lacks. Return the number of photos of
-    the other index, and the number of photos among them which this index lacked.
+    """Link the shards of the index in `source` into this index, unless this index already has all photos of a shard.
+    Return the number of photos of the index in `source`, and the number of these photos that this index lacked.
 
     A shard is linked as a whole. A warning names the number of its photos that this index has twice now. `removed` has
     the hashes and paths of photos that were removed from this index. If a linked shard has some of these photos, they

@@ -30,11 +30,12 @@ class Query:
     """A query for an index: a `sentence`, or the photo in the file `image_path`.
 
     A photo finds captions. With `similar` it finds similar photos, and with `text` it finds photos that match the photo
-    and the text. `minus` and `plus` are words that are subtracted from and added to the query, and with them a photo
-    finds photos too. `weight` (0 to 1) is the weight of `text`, and the weight of the photo is 1 - `weight`. `among` is
-    the number of nearest photos that are reranked for `minus` and `plus` of a photo. `regions` asks for regions of
-    photos. `match_text` says whether the words of `sentence` are also searched as text, and `sort` is a column that
-    sorts its likely matches. `where` is a condition on the columns of the photos, and `top` is the number of results.
+    and the text. `minus` has words that are subtracted from the query, and `plus` has words that are added to the
+    query. A photo with such words finds photos. `weight` (0 to 1) is the weight of `text`, and the weight of the photo
+    is 1 - `weight`. `among` is the number of nearest photos that are reranked for `minus` and `plus` of a photo.
+    `regions` asks for regions of photos. `match_text` says whether the words of `sentence` are also searched as text,
+    and `sort` is a column that sorts its likely matches. `where` is a condition on the columns of the photos, and `top`
+    is the number of results.
     """
 
     sentence: str | None = None

@@ -69,8 +69,8 @@ def names(request: pytest.FixtureRequest, images: Path) -> list[str]:
 
 
 INGESTED = pytest.mark.parametrize("names", [0, 3], indirect=True)
-"""Decorator of tests that ingest a collection. They get only two of the lists of the fixture `names`, because they take
-longer than other tests."""
+"""Decorator of tests that ingest a collection. These tests take longer than other tests, so they get only two of the
+lists of the fixture `names`."""
 
 
 @pytest.fixture

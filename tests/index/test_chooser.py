@@ -84,8 +84,8 @@ SAMPLED = 400
 
 
 def near_duplicates() -> tuple[np.ndarray, np.ndarray]:
-    """Return vectors and queries. The vectors that the chooser samples are far apart, and all others are
-    near-duplicates of 20 of them."""
+    """Return vectors and queries. The vectors that the chooser samples are far apart. All other vectors are
+    near-duplicates of 20 sampled vectors."""
     rng = np.random.default_rng(1)
     vectors = rng.standard_normal((ROWS, 16)).astype(np.float32)
     sampled = evenly_spaced(ROWS, SAMPLED)
@@ -95,8 +95,8 @@ def near_duplicates() -> tuple[np.ndarray, np.ndarray]:
 
 
 def easy_queries() -> tuple[np.ndarray, np.ndarray]:
-    """Return vectors and queries. Every second vector belongs to a dense cluster, and so do all queries except those
-    that the chooser measures on its sample."""
+    """Return vectors and queries. Every second vector is in a dense cluster. All queries are near this cluster, except
+    the queries with which the chooser measures candidates on its sample."""
     rng = np.random.default_rng(2)
     vectors = rng.standard_normal((ROWS, 16)).astype(np.float32)
     vectors[::2] = 1 + 0.02 * vectors[::2]

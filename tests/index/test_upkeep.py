@@ -124,8 +124,8 @@ def test_run_of_a_compressed_index_does_not_name_code(runs: dict[str, Path], tmp
 def test_shard_of_other_photos_stays_next_to_the_shards_of_the_run(
     runs: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The photos of another index have ids that the index uses already, so their ids are raised. The log counts the
-    photos, and new photos of the run are still added afterwards."""
+    """The photos of another index have ids that the index uses already, so they get larger ids when they are added. The
+    log counts the photos, and new photos of the run are still added afterwards."""
     caplog.set_level("INFO")
     start = bundle_of(runs["small"], "Flat")
     less = tmp_path / "less"

@@ -162,8 +162,9 @@ def _box(fields: list[str], file: str, row: int) -> BoxRecord:
 def read_text_files(root: Path, options: Options) -> Iterator[Record]:
     """Yield the records of a folder with text files next to the photos, in the order of the photos' paths.
 
-    A folder has the split for which collection.files names it, or else the split in its name, such as `val2017`. The
-    split of a photo is the split of the nearest folder above it that has one, or else the default split.
+    A folder belongs to the split under which collection.files names the folder, or else to the split in the name of the
+    folder, such as `val2017`. A photo gets the split of the nearest folder above it that belongs to a split, or else
+    the default split.
     """
     folder = CollectionFolder(root, options)
     splits = lists.split_folders([below for below, names in folder.walk() if any(map(is_image, names))])

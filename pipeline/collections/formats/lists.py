@@ -47,7 +47,8 @@ ACCENT = re.compile(rb"(?<![\x80-\xff])([\x80-\xff])(?:\1|\xdf)?(?![\x80-\xff])"
 texts in other encodings have few of them. The byte may be doubled, as in Finnish, or precede the German sharp s."""
 
 LIST_MARK = re.compile(r"[ \t\r\n]*([\[,\]]?)[ \t\r\n]*")
-"""A bracket or comma of a JSON list, with spaces. It may be empty, so that the pattern always matches."""
+"""A bracket or comma of a JSON list, with spaces. The bracket or comma may be missing, so the pattern always
+matches."""
 
 MakeRecord = Callable[[list[str], str, int], Record]
 """A function that makes a record from the fields of a line, the name of the file, and the number of the row."""
@@ -147,11 +148,12 @@ def not_utf8(data: bytes | str) -> str:
 
 
 def sentences(value: object, tally: Tally) -> list[Any]:
-    """Return the sentences in the `value` of a field. Some may be values other than texts, which are rejected later.
+    """Return the sentences in the `value` of a field. Some of them may be values other than texts, which are rejected
+    later.
 
-    The `tally` counts texts that are read as lists. None has no sentences. A list has one sentence per item, an object
-    has its sentences under one of SENTENCE_KEYS, and a text is a sentence. A text may also be a list in the form of
-    JSON, Python or numpy (`['a dog', "a hound"]`), and then its items are the sentences.
+    The `tally` counts texts that are read as lists. The value None has no sentences. A list has one sentence per item,
+    an object has its sentences under one of SENTENCE_KEYS, and a text is a sentence. A text may also be a list in the
+    form of JSON, Python or numpy (`['a dog', "a hound"]`), and then its items are the sentences.
     """
     if value is None:
         return []
@@ -191,8 +193,8 @@ def _unquote(string: str) -> str:
 
 
 def sentence_number(text: str) -> int | None:
-    """Return the number of a sentence in a text, or None if it is not a whole number of at most MAX_NUMBER_DIGITS
-    digits."""
+    """Read the number of a sentence from `text`. Return None if the text is not a whole number of at most
+    MAX_NUMBER_DIGITS digits."""
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= MAX_NUMBER_DIGITS else None
 
 
@@ -218,8 +220,11 @@ def _joined(value: object) -> str:
 
 
 def with_images(records: Iterable[Record], image: Callable[[KeyedRecord], ImageRecord]) -> Iterator[Record]:
-    """Yield the records. Each record except a Reject is preceded by the record of its image, which `image(record)`
-    makes, unless the last such record belongs to the same image."""
+    """Yield the `records`, and add the records of their images, which `image(record)` makes.
+
+    The record of an image precedes the first of several successive records that belong to this image. A Reject belongs
+    to no image.
+    """
     last = None
     for record in records:
         if not isinstance(record, Reject) and record.key != last:
@@ -330,8 +335,8 @@ def json_items(folder: CollectionFolder, path: Path) -> Iterator[Any]:
 
 
 def _list_mark(text: str, position: int) -> tuple[str, int]:
-    """Return the bracket or comma at a position, which may be empty, and the position after it and the following
-    spaces."""
+    """Return the bracket or comma at a `position` of a text, or "" if there is none, and the position after this mark
+    and the spaces that follow it."""
     match = LIST_MARK.match(text, position)
     assert match is not None
     return match[1], match.end()

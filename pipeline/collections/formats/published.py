@@ -168,7 +168,8 @@ def _read_captions(folder: CollectionFolder, path: Path, split: str, images: Pat
 def find_captions(folder: CollectionFolder, names: list[str]) -> dict[str, str]:
     """Return the keys of collection.files for the files among `names` that have the form of COCO's captions.
 
-    These are one file per split, or else only the first file, as `divided`. Return {} if no file has this form.
+    If there are several of these files and the name of each names another split, each file has the key of its split.
+    Otherwise only the first file is returned, with the key `divided`. Return {} if no file has this form.
     """
     files = []
     for name in names:

@@ -26,8 +26,8 @@ from pipeline.printable import is_unicode
 MAX_SAMPLED_ROWS = 10_000
 """Largest number of rows that are read to find the columns of a table and their meaning."""
 MIN_ACCENTED_LINES = 3
-"""Smallest number of lines with accented letters of Windows-1252 from which a table with a header in ASCII is read in
-this encoding."""
+"""Smallest number of lines with accented letters of Windows-1252 for which a table is read in this encoding. The header
+of such a table must be in ASCII."""
 BATCH_ROWS = 1 << 13
 """Largest number of rows of a Parquet file that are in memory at once."""
 FREE_ROWS = 1_000_000
@@ -67,10 +67,11 @@ def read_rows(
     """Yield the rows of the table `path`.
 
     A row has the values of the `columns`, as far as the table has them, and of the user's `own` columns (None: all
-    columns), but no lists, structs or bytes in own columns of Parquet files. It may have values of further columns. A
-    column `caption#` stands for all columns of that stem, such as caption1 and caption2, and is a list of their values.
-    A column `A | B` stands for A, or for B in rows in which A is empty. Raises InputError if a table other than JSON or
-    JSONL lacks a `needed` column, or if a table cannot be read. Raises UsageError for another kind of file.
+    columns). Own columns of Parquet files are left out if they have lists, structs or bytes. A row may also have values
+    of further columns. A column `caption#` stands for all columns of that stem, such as caption1 and caption2, and is a
+    list of their values. A column `A | B` stands for A, or for B in rows in which A is empty. Raises InputError if a
+    table other than JSON or JSONL lacks a `needed` column, or if a table cannot be read. Raises UsageError for another
+    kind of file.
     """
     reader = READERS.get(path.suffix.lower())
     if reader is None:
@@ -258,8 +259,8 @@ def _texts(file: BinaryIO, path: Path, encoding: str = "utf-8") -> Iterator[str]
 
 
 def _delimiter(header: str) -> str:
-    """Return the delimiter that divides the header of a CSV into most columns: a comma, a semicolon, which Excel writes
-    in many countries, a tab or a bar."""
+    """Return the delimiter that divides the header of a CSV into the most columns: a comma, a semicolon, which Excel
+    writes in many countries, a tab or a bar."""
 
     def width(delimiter: str) -> int:
         with suppress(csv.Error, StopIteration):
@@ -273,9 +274,9 @@ def _is_quoted(lines: Iterator[str], delimiter: str) -> bool:
     """Return whether the fields of a table are quoted, so that quotation marks around a field are not part of the
     field.
 
-    Tables with tabs or bars are often written without quoting. A sentence may then begin with a mark that is not closed
-    in its line, and the next line is a whole row. In a quoted table, the row would continue in the next line, which
-    would then not be a whole row.
+    Tables with tabs or bars are often written without quoting. A sentence may then begin with a quotation mark that is
+    not closed in its line. If the next line is a whole row, the table is not quoted, because in a quoted table the row
+    would continue in the next line.
     """
     if delimiter not in UNQUOTED_DELIMITERS:
         return True
@@ -393,8 +394,8 @@ def _text_leaves(metadata: pq.FileMetaData, names: Names) -> list[str]:
 def rows_without(folder: CollectionFolder, path: Path, leaf: tuple[str, ...]) -> Collection[int]:
     """Find the rows of a Parquet file, from 1, that have null in the column `leaf`, such as (image, bytes).
 
-    The column is read only if the statistics in the file count nulls there. Otherwise return (). Raises InputError if
-    the file is damaged.
+    The column is read only if the statistics in the file say that the column has nulls. Otherwise the result is ().
+    Raises InputError if the file is damaged.
     """
     try_first(path, _rows_without, folder, path, leaf)
     return _rows_without(folder, path, leaf)

@@ -2,8 +2,8 @@
 
 A row is a sentence or an image. collection.columns renames columns. The default names are `file` (relative to the
 images' folder), `sentence` (a text or a list of texts), and optionally `split`, `title`, `tags` and `description`. All
-other columns are the user's own. A table that collection.files names by a split is a further table, of that split.
-`find_columns` finds these columns in a table with any names.
+other columns are the user's own. A table that collection.files names under the key of a split is read in addition, and
+its images belong to that split. `find_columns` finds the columns in a table in which they have other names.
 """
 
 import posixpath
@@ -114,11 +114,12 @@ def read_parquet(root: Path, options: Options) -> Iterator[Record]:
     these files. A file that cannot be read is rejected as a whole.
 
     A row is an image, and a column contains the photo as `{bytes, path}` or as bytes. collection.files may name a
-    pattern of shards for each split, or for `divided`. Shards of a pattern are in the order of their names. By default
-    all shards are read, as in the hub. A shard then has the split at the beginning of its name, or else the split of
-    the nearest folder above it that is named after a split, or else the default split. If these splits are only train,
-    only dev or only test, all shards have the default split. Raises UsageError if no file matches a pattern, or if
-    collection.files or collection.columns has an unknown key.
+    pattern of shards for each split, or for `divided`, which stands for photos without a split. Shards of a pattern are
+    in the order of their names. If collection.files is empty, all shards are read, as in the hub. Each shard then has
+    the split at the beginning of its name, or else the split of the nearest folder above it that is named after a
+    split, or else the default split. If these splits are only train, only dev or only test, all shards have the default
+    split. Raises UsageError if no file matches a pattern, or if collection.files or collection.columns has an unknown
+    key.
     """
     folder = CollectionFolder(root, options)
     folder.check_keys((*SPLITS, DIVIDED))
@@ -181,7 +182,7 @@ def _read_shard(
 
 
 def find_columns(folder: CollectionFolder, path: Path) -> dict[str, str]:
-    """Return the names of the columns of a table that are used, by the names that jointspace has for them.
+    """Return the columns of a table that are used, as jointspace's name of the column -> name in the table.
 
     A column is found by a usual name. Names may be in any language, so a column without a usual name is found by its
     values, which are files of photos, texts, or names of splits. Raises InputError if the table cannot be read or has
@@ -297,7 +298,7 @@ def _count_words(text: str) -> int:
 
 
 def usual_columns(folder: CollectionFolder, path: Path) -> dict[str, str]:
-    """Return the names of the columns of a table that have usual names, by the names that jointspace has for them.
+    """Return the columns of a table that have usual names, as jointspace's name of the column -> name in the table.
 
     Several columns of sentences with the same stem, such as caption1 and caption2, are one column `caption#`.
     """

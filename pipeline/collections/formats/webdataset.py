@@ -33,7 +33,9 @@ from pipeline.errors import InputError
 
 SHARDS = "**/*.tar"
 PHOTO_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", *sorted(IMAGE_SUFFIXES))
-"""Suffixes of a sample's photo. The first of these suffixes that the sample has counts, or else its only image."""
+"""Suffixes of the photo of a sample, in the order of preference. The photo is the image with the first of these
+suffixes that the sample has. If no image of the sample has one of these suffixes, as in `a.small.jpg`, the photo is the
+only image of the sample."""
 DIGITS = re.compile(r"\d+")
 MAX_SUFFIX_CHARACTERS = 24
 """Largest number of characters of a suffix in the counts of ignored files. Longer suffixes are counted as `others`."""
