@@ -133,7 +133,7 @@ def test_parts_are_made_separately_and_existing_shards_are_kept(tmp_path: Path) 
     assert (folder / "shard-00000.h5").read_bytes() != b"damaged"
     make_stage("encode_sentences", run, "--part", 1, "--force")
     assert {path: path.stat().st_mtime_ns for path in times} != times
-    with pytest.raises(UsageError, match="part 2 does not exist. The parts of .* are numbered 0 to 1"):
+    with pytest.raises(UsageError, match="chunk of shards 2 does not exist. The chunks of .* are numbered 0 to 1"):
         make_stage("encode_sentences", run, "--part", 2)
 
 
