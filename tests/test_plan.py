@@ -60,6 +60,16 @@ def test_plan_estimates_the_hours_and_bytes_of_a_collection_that_does_not_exist(
     assert planned()["speeds"]["net"]["dim"] == 512
 
 
+@pytest.mark.parametrize("decoded", [True, False])
+def test_doctor_says_that_avif_needs_pillow_and_no_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, decoded: bool
+) -> None:
+    assert "AVIF" not in machine.EXTRAS["heif"][1]
+    monkeypatch.setattr("PIL.features.check", lambda name: decoded and name == "avif")
+    remedies = [finding.remedy for finding in machine.examine(tmp_path) if finding.what == "AVIF photos"]
+    assert remedies == ([] if decoded else ["pip install 'Pillow>=11.3'"])
+
+
 def test_doctor_reports_the_machine_and_missing_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # The function reads the lists of all installed distributions, so its result is cached for this test.
     distributions = cache(machine.metadata.packages_distributions)

@@ -34,7 +34,8 @@ MAX_CONNECT_SECONDS = 10
 UsageError."""
 
 IMAGES_PER_CHUNK = 1 << 17
-"""Approximate number of images in one chunk of shards, unless that makes more than MAX_CHUNKS chunks."""
+"""Smallest number of images in one chunk of shards, except for the last chunk. A million images therefore make at most
+eight chunks, and a file of moments for each."""
 MAX_CHUNKS = 64
 
 
@@ -42,13 +43,13 @@ def split_into_chunks(shards: int, shard_size: int) -> list[range]:
     """Divide `shards` shards, which are numbered from 0, into chunks, and return the range of shard numbers of each
     chunk.
 
-    A shard has `shard_size` images, and a chunk has at least one shard and about IMAGES_PER_CHUNK images. Chunks are
+    A shard has `shard_size` images, and a chunk has the fewest shards with at least IMAGES_PER_CHUNK images. Chunks are
     larger if there would be more than MAX_CHUNKS of them. The size of larger chunks, in shards, is a power of two. The
     ranges do not depend on the number of jobs, so a sum over chunks does not depend on where it was computed. If a
     collection grows, all chunks but the last stay the same until the chunks have to become larger.
     """
     doublings = max(math.ceil(shards / MAX_CHUNKS) - 1, 0).bit_length()
-    size = max(IMAGES_PER_CHUNK // shard_size, 1 << doublings)
+    size = max(math.ceil(IMAGES_PER_CHUNK / shard_size), 1 << doublings)
     return [range(first, min(first + size, shards)) for first in range(0, shards, size)]
 
 

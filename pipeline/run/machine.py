@@ -53,7 +53,7 @@ EXTRAS = {
     "parse": ("spacy", "parse trees by spaCy"),
     "fisher": ("skimage", "Fisher vectors of texts"),
     "words": ("gensim", "word vectors learned on the corpus"),
-    "heif": ("pillow_heif", "HEIC and AVIF photos"),
+    "heif": ("pillow_heif", "HEIC photos"),
     "slurm": ("snakemake_executor_plugin_slurm", "queues of SLURM"),
     "kubernetes": ("dask_kubernetes", "Dask on Kubernetes"),
     "docs": ("material", "this documentation as a site"),
@@ -123,6 +123,10 @@ def _libraries() -> Iterator[Finding]:
         yield Finding("libraries", f"not installed: {', '.join(missing)}", "MISS", f"pip install {' '.join(missing)}")
     else:
         yield Finding("libraries", ", ".join(f"{name} {_version(name)}" for name in ("numpy", "scipy", "snakemake")))
+        from PIL import features
+
+        if not features.check("avif"):
+            yield Finding("AVIF photos", "the installed Pillow cannot read them", "note", "pip install 'Pillow>=11.3'")
         import numpy  # noqa: F401  threadpool_info reports only libraries that are loaded, such as NumPy's BLAS.
         from threadpoolctl import threadpool_info
 

@@ -194,8 +194,8 @@ def make_shards(run: Run, stage: Stage, every: Sequence[Names], part: int | None
     parts = [shards_of_part(count, n, n_parts) for n in range(n_parts)]
     if part is not None and part >= n_parts:
         raise UsageError(
-            f"The part {part} does not exist. The parts of {run.root} are numbered 0 to {n_parts - 1}. Choose one of"
-            " them."
+            f"The chunk of shards {part} does not exist. The chunks of {run.root} are numbered 0 to {n_parts - 1}."
+            " Choose one of them."
         )
     task = ShardTask(stage.function.__module__, stage.name, run.root.absolute(), tuple(every), again, call=uuid4().hex)
     for number in range(len(parts)) if part is None else [part]:

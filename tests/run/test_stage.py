@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from synthetic_run import make_run, make_stage, open_run, write_config
 
-from pipeline.compute.mapreduce import split_into_chunks
+from pipeline.compute.mapreduce import IMAGES_PER_CHUNK, split_into_chunks
 from pipeline.config.loading import load
 from pipeline.errors import UsageError
 from pipeline.run.jobs import Jobs
@@ -32,7 +32,7 @@ def test_parts_and_chunks_contain_every_shard_once(shards: int, parts: int) -> N
 @pytest.mark.parametrize(
     ("shards", "shard_size", "expected_chunks", "expected_size"),
     [(1, 4096, 1, 32), (32, 4096, 1, 32), (33, 4096, 2, 32), (245, 4096, 8, 32), (2048, 4096, 64, 32),
-     (2049, 4096, 33, 64), (4096, 4096, 64, 64), (1000, 1000, 8, 131), (65, 1 << 18, 33, 2)],
+     (2049, 4096, 33, 64), (4096, 4096, 64, 64), (1000, 1000, 8, 132), (65, 1 << 18, 33, 2)],
 )  # fmt: skip
 def test_chunks_have_about_131072_images_until_there_are_64_chunks(
     shards: int, shard_size: int, expected_chunks: int, expected_size: int
@@ -40,6 +40,15 @@ def test_chunks_have_about_131072_images_until_there_are_64_chunks(
     found = split_into_chunks(shards, shard_size)
     assert len(found) == expected_chunks
     assert all(len(chunk) == expected_size for chunk in found[:-1]) and 1 <= len(found[-1]) <= expected_size
+
+
+def test_moments_of_a_million_images_take_at_most_two_gigabytes_for_every_shard_size() -> None:
+    """A model with weak text needs the moments of two kinds of pairs, here of 4,096 x 3,000 dimensions in float32. A
+    chunk has less than one shard more than 131,072 images, so a killed job repeats little."""
+    for shard_size in (*range(100, 2 * IMAGES_PER_CHUNK, 37), 43_691, 65_537, 83_000, 124_999):
+        found = split_into_chunks(-(-(10**6) // shard_size), shard_size)
+        assert 2 * (len(found) + 1) * 2 * (4096 + 3000) ** 2 <= 2e9, shard_size
+        assert len(found[0]) * shard_size < IMAGES_PER_CHUNK + shard_size
 
 
 def test_every_rule_belongs_to_a_declared_stage() -> None:
@@ -126,7 +135,7 @@ def test_parts_are_made_separately_and_existing_shards_are_kept(tmp_path: Path) 
     assert (folder / "shard-00000.h5").read_bytes() != b"damaged"
     make_stage("encode_sentences", run, "--part", 1, "--force")
     assert {path: path.stat().st_mtime_ns for path in times} != times
-    with pytest.raises(UsageError, match="part 2 does not exist. The parts of .* are numbered 0 to 1"):
+    with pytest.raises(UsageError, match="chunk of shards 2 does not exist. The chunks of .* are numbered 0 to 1"):
         make_stage("encode_sentences", run, "--part", 2)
 
 

@@ -196,3 +196,14 @@ def test_an_image_that_has_changed_is_named(run: Path) -> None:
     assert not list((run / "features").rglob("shard-00000.h5"))
     # The other shard can still be extracted.
     assert extract(run, 1).rows == 6
+
+
+def test_a_photo_that_takes_too_long_names_the_limit_and_no_other_remedy(run: Path) -> None:
+    """`ingest` decodes a JPEG at an eighth of its size, so a photo that it accepted can exceed the limit here."""
+    given = arguments(run)
+    settings = json.loads((run / "config.yaml").read_text())
+    settings["collection"]["decode_seconds"] = 1e-6
+    (run / "config.yaml").write_text(json.dumps(settings))
+    with pytest.raises(InputError, match=r"00\.png: too-slow: .*\. Raise collection\.decode_seconds.*") as error:
+        run_command("extract", *given)
+    assert "ingest" not in str(error.value)

@@ -4,6 +4,10 @@ A refit learns from the splits train and dev, with the hyperparameters that anot
 correction is tested alone, as a refit, and in ensembles.
 """
 
+import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import faiss
@@ -121,6 +125,22 @@ def test_a_refitted_ensemble_has_the_weights_that_were_chosen_on_dev(run: Path) 
     make_stage("join_embeddings", run, "both-refit")
     joined = Embeddings(Manifest(run / "manifest"), run / "embeddings/both-refit")
     assert (joined.name, joined.refits) == ("both-refit", "both")
+
+
+@pytest.mark.parametrize("model", ["ncca", "ncca-csls"])
+def test_linear_models_embed_without_torch_on_a_cpu(run: Path, model: str, tmp_path: Path) -> None:
+    """The import of torch would take longer than the stage, which runs once for each model of a run."""
+    copy = shutil.copytree(run, tmp_path / "copy")
+    shutil.rmtree(copy / "embeddings" / model)
+    code = (
+        "import sys; from stages.cli import cli\n"
+        f"cli(['stage', 'embed', {model!r}, '--run', {str(copy)!r}], standalone_mode=False)\n"
+        "print([name for name in ('torch', 'torchvision', 'sklearn') if name in sys.modules])"
+    )
+    no_gpu = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=no_gpu)
+    assert result.stdout.splitlines()[-1] == "[]"
+    assert len(list((copy / "embeddings" / model).glob("shard-*.h5"))) == 5
 
 
 def test_a_refit_is_not_evaluated_on_dev(run: Path) -> None:

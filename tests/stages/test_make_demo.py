@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 from synthetic_run import make_stage
 
+from pipeline.config.collection import DemoSettings
 from pipeline.demo import DrawingSettings, scene_record
 from pipeline.demo.words import NOUNS, plural
 from pipeline.errors import UsageError
@@ -48,6 +49,15 @@ def test_the_collection_is_the_same_for_any_number_of_processes(tmp_path: Path) 
     assert set(commit["files"]) == TEXT_FILES | images
     make_demo(tmp_path / "many", processes=1)
     assert contents(tmp_path / "many") == files
+
+
+def test_the_captions_of_the_test_split_are_no_easier_than_docs_measured_says() -> None:
+    """Compares the numbers of photos, captions, unique captions and words with the numbers in docs/measured.md."""
+    drawing = DrawingSettings(**DemoSettings().model_dump(exclude={"generate"}))
+    records = [scene_record(drawing, index) for index in range(drawing.train + drawing.dev, drawing.targets)]
+    captions = [sentence.text for record in records for sentence in record.sentences]
+    words = {word for caption in captions for word in caption.lower().split() if word.isalnum()}
+    assert (len(records), len(captions), len(set(captions)), len(words)) == (250, 1250, 1250, 259)
 
 
 def test_trees_have_the_words_of_their_sentence_and_every_named_thing_has_a_box() -> None:
