@@ -110,9 +110,9 @@ CONFIGURATIONS = {f"{values['name']}.yaml": values for values in CONFIGURATIONS_
 
 
 def check_jointspace(words: list[str], whole: bool) -> None:
-    """Check a call of jointspace. `words` are the words after `jointspace`: a command that exists, with options that
-    the command has under these names, and with values that they accept. A placeholder, such as COMMAND, stands for
-    every command.
+    """Check a call of jointspace. `words` are the words after `jointspace`: a command that exists, options that the
+    command has under these names, and values that the options accept. A placeholder, such as COMMAND, stands for every
+    command.
 
     If the call is a `whole` line of a shell block, it must also have all arguments that the command needs.
     """

@@ -48,7 +48,7 @@ class Term(NamedTuple):
 
     The statistic `nearest` is the mean of the k greatest scores, where k is the `parameter`. The statistic `balanced`
     is log(mean of exp(beta (s - a(q')))) / beta, where the mean is over all q', s is the item's score with q', beta is
-    the `parameter`, and a(q') is the number of q' in the `balance` of the bank for the side of the item.
+    the `parameter`, and a(q') is the entry for q' in the `balance` of the bank for the side of the item.
     """
 
     weight: float
