@@ -113,7 +113,7 @@ def _seconds(function: Callable[[], Any]) -> tuple[float, float]:
 
 def describe_processor() -> str:
     """Return the name of the CPU, its family and model, and the widest of a few vector instructions, as Linux lists
-    them. On other systems, `None` stands for each of the first three.
+    them. On other systems, `None` stands for the name, the family and the model.
     """
     path = Path("/proc/cpuinfo")
     lines = path.read_text().splitlines() if path.exists() else []

@@ -17,7 +17,8 @@ CHANCE_DIM = 16
 BLOCK_QUERIES = 256
 """Number of queries whose scores with the whole gallery are computed at once."""
 TIE_TOLERANCE = 1e-12
-"""Largest difference of two scores that counts as a tie. Rounding of float64 products of unit vectors is smaller."""
+"""Largest difference of two scores that counts as a tie. Rounding errors of float64 products of unit vectors are
+smaller."""
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,8 @@ class Ranks:
     `image_to_sentence` (n,) has a rank for each image as the query: the rank of the best of its own sentences among the
     sentences of other images. `sentence_to_image` (m,) has a rank for each sentence as the query: the rank of its image
     among all images. `sentence_similarity` (m,) has, for each sentence as the query, the rank of the nearest other
-    sentence of the same image among the sentences of other images. It is None if it was not computed.
+    sentence of the same image among the sentences of other images. `sentence_similarity` is None if it was not
+    computed.
     """
 
     image_to_sentence: np.ndarray

@@ -164,8 +164,9 @@ class TransferChoice:
 
 
 class _Trainer:
-    """The training of one task with any combination of values of the section `transfer`. The random sample, the mean
-    texts and the CCA of the auxiliary pairs, which several combinations need, are computed once."""
+    """The training of one task with any combination of values of the section `transfer`. Several combinations need a
+    random sample of the target pairs, the mean texts of the nearest auxiliary images, and the CCA of the auxiliary
+    pairs. Each of the three is computed once."""
 
     def __init__(self, model: type[LinearModel], task: FitTask) -> None:
         self.model = model
