@@ -113,8 +113,8 @@ class Pairs:
     encode: Callable[[list[str]], np.ndarray]
 
     def select(self, photos: np.ndarray, captions: int | None) -> "Pairs":
-        """Return the photos with the row numbers `photos` (k,), which must be sorted. If `captions` is a number, keep
-        at most this number of captions of each photo, the first captions.
+        """Return the photos with the row numbers `photos` (k,), which must be sorted. If `captions` is not None, keep
+        only the first `captions` captions of each photo.
         """
         rows = self.rows
         position = np.arange(len(rows.owners)) - np.searchsorted(rows.owners, rows.owners)
