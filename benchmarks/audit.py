@@ -113,8 +113,8 @@ class Pairs:
     encode: Callable[[list[str]], np.ndarray]
 
     def select(self, photos: np.ndarray, captions: int | None) -> "Pairs":
-        """Return the photos with the row numbers `photos` (k,), which must be sorted. If `captions` is a number, keep
-        only the first captions of each photo, at most so many.
+        """Return the photos with the row numbers `photos` (k,), which must be sorted. If `captions` is not None, keep
+        only the first `captions` captions of each photo.
         """
         rows = self.rows
         position = np.arange(len(rows.owners)) - np.searchsorted(rows.owners, rows.owners)
@@ -216,9 +216,9 @@ def exchange(rows: SplitRows, share: float, whole: bool, seed: int) -> np.ndarra
     """Exchange captions, and return the new order (m,): entry i is the number of the caption that takes the place of
     caption i. `rows` is not changed.
 
-    If `whole` is true, a `share` of the photos in `rows` exchange all their captions, except photos with different
-    numbers of captions. Otherwise a `share` of the single captions is exchanged. `seed` decides which photos or
-    captions.
+    If `whole` is true, a `share` of the photos in `rows` exchange all their captions. A photo keeps its captions if the
+    photo whose captions it would get has a different number of captions. If `whole` is false, a `share` of the single
+    captions is exchanged. `seed` decides which photos or captions are exchanged.
     """
     rng = np.random.default_rng(seed)
     captions = np.arange(len(rows.owners))

@@ -2,10 +2,11 @@
 
     python benchmarks/cold_search.py [--tiny] [--runs 5] [--folder FOLDER]
 
-Both indexes have synthetic vectors in clusters, in inverted files that visit the same number of lists. After one search
-that verifies the files of an index, processes search both indexes in turn. There is a line of JSON for each kind of
-process: `recognised` does not hash files that were verified before, and `verified` hashes all files. The line has the
-median CPU seconds and wall-clock seconds for the small and for the large index, and the medians of the ratios.
+Both indexes are inverted files of synthetic vectors in clusters, and a search visits the same number of lists in both.
+After one search that verifies the files of an index, processes search both indexes in turn. There is a line of JSON for
+each kind of process: `recognised` does not hash files that were verified before, and `verified` hashes all files. The
+line has the median CPU seconds and wall-clock seconds for the small and for the large index, and the medians of the
+ratios.
 """
 
 import argparse

@@ -9,9 +9,10 @@ sampled image. Other shares than 0.01 are measured as well. The queries `near` a
 image, and `other` are arbitrary captions.
 
 Each line has the recall@10 of captions that did not tune the index, compared with exact search among the allowed
-images, and as the mean over four sampled images. The line also has the time of a search without (`ours`) and with the
-condition (`reference`), one caption at a time, from the vector to the rows of the results. `ratio` and `ratio_cpu` say
-how many times as long the search with the condition takes. The condition is evaluated again for every search.
+images. For the queries `near` and `other`, the recall is a mean over four sampled images. The line also has the time of
+a search without (`ours`) and with the condition (`reference`), one caption at a time, from the vector to the rows of
+the results. `ratio` and `ratio_cpu` say how many times as long the search with the condition takes. The condition is
+evaluated again for every search.
 """
 
 import argparse

@@ -4,9 +4,9 @@
 
 If JOINTSPACE_DATA is set, the benchmark uses the photos and the trained weights in that folder. Otherwise it uses
 generated images and random weights. `end to end` starts with files, and `forward` starts with decoded pixels (already
-normalised for the plain loop). The plain loop uses the usual memory allocator of the C library, and `forward, our
-allocator` repeats it with the settings of jointspace. `cosine` is the lowest cosine between the features of both ways,
-over all images.
+normalised for the plain loop). The plain loop uses the usual memory allocator of the C library. In `forward, our
+allocator`, the plain loop uses the allocator with the settings of jointspace. `cosine` is the lowest cosine between the
+features of both ways, over all images.
 """
 
 import argparse

@@ -85,8 +85,8 @@ class Bench:
         return lines[0].get("per_s", math.nan) if lines else math.nan
 
     def measure(self, name: str, variant: str, unit: str, precision: str, work: Callable, *arguments: Any) -> None:
-        """Call `work(*arguments)`, and write a line with the dictionary that it returns: the `value` in `unit`, perhaps
-        the `floor`, and further values.
+        """Call `work(*arguments)`, and write a line with the dictionary that `work` returns. The dictionary has the
+        `value` in `unit`, perhaps the `floor`, and further values.
 
         If `work` fails or its value is not finite, the line has an `error` instead. After an error of CUDA, this
         process ends.
@@ -121,8 +121,8 @@ def guarded(function: Callable, *arguments: Any) -> dict[str, Any]:
 
 
 def agreement(found: np.ndarray, expected: np.ndarray, allowed: float = 1e-4) -> dict[str, Any]:
-    """Compare two arrays (n, dim). Return their `difference` relative to the length of `expected`, whether it is at
-    most `allowed` (`agrees`), and the median `cosine` of their rows.
+    """Compare two arrays (n, dim). Return the `difference` of the arrays relative to the length of `expected`, whether
+    this difference is at most `allowed` (`agrees`), and the median `cosine` of the rows of both arrays.
     """
     found = found.astype(float)
     expected = expected.astype(float)

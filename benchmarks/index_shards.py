@@ -4,11 +4,11 @@
 
 The vectors are synthetic and form clusters. Each index is an inverted file, whose number of lists is the square root of
 the number of all vectors. Each index is tuned to a recall@10 of 0.95 among its own vectors, and is searched in the form
-of its file. All index shards have the lists of the first shard, which are trained on all vectors, as `build-index`
-makes them. `ours` is the time for searching all index shards and merging their results, and `reference` is the time for
-searching the one index, for queries one by one and for a batch. `recall` has the recall@10 of both compared with exact
-search. Then separate processes build the largest index shard and the one index. `mebibytes` has the peak memory of
-both, without the memory of the vectors.
+in which `search` opens an index file. All index shards have the lists of the first shard, which are trained on all
+vectors, as `build-index` makes them. `ours` is the time for searching all index shards and merging their results, and
+`reference` is the time for searching the one index, for queries one by one and for a batch. `recall` has the recall@10
+of both compared with exact search. Then separate processes build the largest index shard and the one index. `mebibytes`
+has the peak memory of both, without the memory of the vectors.
 """
 
 import argparse

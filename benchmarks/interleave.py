@@ -48,13 +48,13 @@ def compare(
     """Time two functions in turn, `pairs` times. If `warm_up` is true, call each function once before that.
 
     The result has the `name` and the median wall seconds of both functions, as `ours` and `reference`. `ratio` is the
-    time of `reference` divided by the time of `ours`, as the median over the pairs. If it is above 1, the first
+    time of `reference` divided by the time of `ours`, as the median over the pairs. If `ratio` is above 1, the first
     function is faster. `ours_cpu`, `reference_cpu` and `ratio_cpu` are measured in CPU seconds, which are comparable on
     a busy machine as well. `cpu_over_wall` is the number of CPU seconds of all calls divided by the number of wall
     seconds, and `processor` describes the CPU.
 
-    If `threads` is given, the result has the flag `void`. The flag is true if `cpu_over_wall` is below 0.9 times
-    `threads`, or below 0.9 times the number of CPUs if that is smaller, because other programs then used the machine.
+    If `threads` is given, the result has the flag `void`. The flag is true if `cpu_over_wall` is below 0.9 times the
+    smaller of `threads` and the number of CPUs, because other programs then used the machine.
     """
     if _tiny:
         pairs = 1
@@ -86,7 +86,7 @@ def scale_reference(result: dict[str, Any], factor: float) -> dict[str, Any]:
     """Return a copy of `result`, the result of `compare`. In the copy, the wall seconds and CPU seconds of the
     reference and both ratios are multiplied by `factor`.
 
-    A caller whose reference did only one part in `factor` of the work needs this.
+    A caller needs this function if its reference did only 1 / `factor` of the work.
     """
     keys = ("reference", "ratio", "reference_cpu", "ratio_cpu")
     return {**result, **{key: factor * result[key] for key in keys}}
@@ -113,7 +113,7 @@ def _seconds(function: Callable[[], Any]) -> tuple[float, float]:
 
 def describe_processor() -> str:
     """Return the name of the CPU, its family and model, and the widest of a few vector instructions, as Linux lists
-    them. On other systems, `None` stands for each of the first three.
+    them. On other systems, `None` stands for the name, the family and the model.
     """
     path = Path("/proc/cpuinfo")
     lines = path.read_text().splitlines() if path.exists() else []

@@ -4,9 +4,9 @@
 
 The benchmark makes tar shards of one empty file each, and a table with two short columns, and prints a JSON line for
 each of the two inputs. The line has wall-clock seconds, because another process opens Parquet files first. `form` is
-the time in which `init` recognises the format, `state` the time for the state of all files, from which changes are
-noticed, and `first` the time until the first record. The key with the number `--records` has the time until the last of
-so many records.
+the time in which `init` recognises the format. `state` is the time for describing the state of all files, from which
+changes are noticed. `first` is the time until the first record has been read. The last key is the number `--records`,
+and has the time until this number of records has been read.
 """
 
 import argparse

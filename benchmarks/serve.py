@@ -57,7 +57,7 @@ TERMS = TermSettings(True, (), 1)
 
 
 def make_index(folder: Path, count: int, dim: int, candidates: list[str] | str) -> IndexCard:
-    """Write an index of `count` images, and of a tenth as many sentences, but at least 1,000, into the folder `index`
+    """Write an index of `count` images and of count // 10 sentences, or 1,000 if this is more, into the folder `index`
     in `folder`. Return the index card of the images.
 
     `candidates` are the factory strings from which the type of the index of images is chosen, or "auto".

@@ -3,10 +3,10 @@
     python benchmarks/trees.py [--dimensions 512] [--pairs 5] [--epoch 30000]
 
 One measurement is a forward and a backward pass through the sentence encoder for a batch of 128 sentences. The
-recursion computes a few sentences, and its times are scaled to the batch. `largest_difference` compares vectors and
-gradients, relative to the largest entry if that is above 1. The last line is one epoch of training `sdtrnn` on
-`--epoch` sentences, with drawing batches, the image map, the loss, the gradients and AdaGrad. `cpu_seconds` counts all
-threads.
+recursion computes a few sentences, and its times are scaled to the batch. `largest_difference` is the largest
+difference between the vectors or gradients of both ways, divided by the largest entry of the recursion if this entry is
+above 1. The last line is one epoch of training `sdtrnn` on `--epoch` sentences, with drawing batches, the image map,
+the loss, the gradients and AdaGrad. `cpu_seconds` counts all threads.
 """
 
 import argparse

@@ -59,9 +59,9 @@ class FakeDeviceMode(TorchDispatchMode):
 def compute(function: Any, arguments: tuple, named: dict[str, Any]) -> Any:
     """Call the operator `function` of torch on CPU tensors, and return its result.
 
-    The result is on `DEVICE` if the argument `device` names it, or if there is no such argument and a tensor among the
-    arguments is on `DEVICE`. Raises RuntimeError if the arguments mix CPU tensors of at least one dimension with
-    tensors on `DEVICE`, unless `function` is one of CROSSING.
+    The result is on `DEVICE` if the argument `device` is `DEVICE`, or if there is no argument `device` and a tensor
+    among the arguments is on `DEVICE`. Raises RuntimeError if the arguments mix CPU tensors of at least one dimension
+    with tensors on `DEVICE`, unless `function` is one of CROSSING.
     """
     tensors = [one for one in leaves((*arguments, *named.values())) if isinstance(one, torch.Tensor)]
     elsewhere = [one for one in tensors if isinstance(one, FakeDeviceTensor)]

@@ -195,7 +195,7 @@ def call_jointspace(arguments: list[str]) -> int:
 
 def limit_threads(count: int | None = 1) -> None:
     """Set the environment variables that tell the project how many threads to use: `count`, or one if `count` is None.
-    The libraries that are loaded already use one thread in either case.
+    Limit the libraries that are already loaded to one thread, whatever `count` is.
 
     A fork does not have the threads of the libraries, so OpenMP would wait for these threads forever.
     """

@@ -88,11 +88,10 @@ def arguments(run: Path, part: int = 0, encoder: str = "plain") -> list[str]:
 def extract(
     run: Path, part: int = 0, encoder: str = "plain", section: str = "regions", again: bool = False, **changes: object
 ) -> RegionShard:
-    """Extract the regions of part `part` of the run with an encoder. Return the region shard of the part, which has
-    only one shard.
+    """Extract the regions of the shard with the number `part` of the run with an encoder, and return the region shard.
 
-    The configuration is first written anew: it has SETTINGS, in whose section `section` the keys `changes` have new
-    values. With `again`, the stage repeats finished work.
+    The configuration is first written anew. It is SETTINGS, in which `changes` replace keys of the section `section`.
+    With `again`, the stage repeats finished work.
     """
     configure(run, section, **changes)
     run_command("extract_regions", *arguments(run, part, encoder), *["--force"] * again)

@@ -60,9 +60,9 @@ def make_run(
     model.
 
     Image i shows thing i mod 8. It has two sentences, "a <thing>" and "the big <thing> number <i>". Every third image,
-    from number `first_held_out` (0 to 2) on, belongs to the split `held_out`, or to several splits in turn if
-    `held_out` is such as `dev+test`. All other images belong to train. With `titled`, images with an even number have a
-    title.
+    from number `first_held_out` (0 to 2) on, belongs to the split `held_out`. If `held_out` names several splits, such
+    as `dev+test`, these images belong to the splits in turn. All other images belong to train. With `titled`, images
+    with an even number have a title.
     """
     layout = Layout(folder)
     manifest = _make_manifest(folder, images, held_out, titled, first_held_out)

@@ -17,7 +17,8 @@ IMAGES = 600
 TEXTS_EACH = 3
 EXCHANGED = np.arange(0, IMAGES * TEXTS_EACH, 36)
 """Rows of the texts that are wrong, before the texts are put into random order. Each of these texts describes the image
-of the previous one in this list, and no two of them belong to the same image.
+of the text before it in this list, and the first text describes the image of the last. No two of these texts belong to
+the same image.
 """
 
 

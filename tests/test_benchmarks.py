@@ -41,8 +41,7 @@ LINE_KEYS = {
     "tuning_queries.py": "recall_of_captions",
     "vectors.py": "share",
 }
-"""Mapping from a benchmark that does not compare two functions to a key that at least one JSON line of its output
-has.
+"""Benchmark that does not compare two functions -> a key that at least one JSON line of its output has.
 """
 SLOW = {
     "chooser.py", "cold_search.py", "dask_workers.py", "decoding.py", "epochs.py", "index.py", "million.py",

@@ -39,8 +39,8 @@ def test_the_cluster_path_runs_end_to_end(tmp_path: Path) -> None:
 
 
 def test_a_kubernetes_job_requests_the_resources_of_its_rule(tmp_path: Path) -> None:
-    """The scripts of profiles/kubernetes call a program in place of kubectl, which stores the job that is submitted,
-    and reports every job as failed.
+    """The scripts of profiles/kubernetes call another program in place of kubectl. This program stores the job that is
+    submitted, and reports every job as failed.
     """
     (tmp_path / "kubectl").write_text('#!/bin/sh\nif [ "$1" = create ]; then cat > made.yaml; else echo Failed; fi\n')
     (tmp_path / "kubectl").chmod(0o755)

@@ -148,8 +148,8 @@ def test_a_training_may_start_from_the_base_of_a_variant_that_is_written_later()
 
 
 def test_members_of_a_refitted_ensemble_are_refits_of_the_members_of_the_ensemble() -> None:
-    """A member x of the ensemble becomes x-refit, also if its variant equals the registered model `gru`, because the
-    weights of an ensemble are stored by the names of its members.
+    """A member x of an ensemble becomes x-refit in the refitted ensemble. This is also true if the variant x is equal
+    to the registered model `gru`, because the weights of an ensemble are stored by the names of its members.
     """
     config = read(
         "variants: {x: {model: gru}, y: {model: ncca, csls: true}}\n"

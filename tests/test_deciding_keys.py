@@ -115,8 +115,8 @@ def test_a_changed_key_reruns_a_job_unless_it_decides_no_result(tmp_path: Path) 
     before = {stage.name: deciding_settings(stage, config) for stage in stages}
 
     def changes_a_job(after: Config) -> bool:
-        """Return whether any stage has other settings on which its jobs depend in the configuration `after` than in the
-        first configuration.
+        """Return whether a stage has other settings in the configuration `after` than in the first configuration. Only
+        the settings on which the jobs of the stage depend are compared.
 
         The stage that the previous key has changed is moved to the front of `stages` and checked first, because the
         next key is often a key of this stage too.

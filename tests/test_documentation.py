@@ -110,9 +110,9 @@ CONFIGURATIONS = {f"{values['name']}.yaml": values for values in CONFIGURATIONS_
 
 
 def check_jointspace(words: list[str], whole: bool) -> None:
-    """Check a call of jointspace. `words` are the words after `jointspace`: a command that exists, with options that
-    the command has under these names, and with values that they accept. A placeholder, such as COMMAND, stands for
-    every command.
+    """Check a call of jointspace. `words` are the words after `jointspace`: a command that exists, options that the
+    command has under these names, and values that the options accept. A placeholder, such as COMMAND, stands for every
+    command.
 
     If the call is a `whole` line of a shell block, it must also have all arguments that the command needs.
     """
@@ -410,9 +410,7 @@ def test_the_advice_on_the_number_of_captions_has_the_measured_recalls() -> None
 
 
 def test_every_table_of_measurements_has_its_method() -> None:
-    """The section "What each step gained" and the sections after it are not checked, because each of its rows belongs
-    to another table.
-    """
+    """Each section of docs/measured.md that has a table also has a paragraph that begins with *Method.*"""
     page = (ROOT / "docs/measured.md").read_text().partition("## What each step gained")[0]
     sections = [one for one in re.split(r"\n##+ ", page)[1:] if "\n|---" in one]
     assert len(sections) > 10

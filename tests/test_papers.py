@@ -42,8 +42,8 @@ def test_every_papers_configuration_is_valid_and_trains_each_network_thrice(path
 
 
 def public_changes(path: Path) -> dict[str, Any]:
-    """Return the changes that docs/papers.md lists for the public archives. Of their encoders, only those that the
-    paper's configuration `path` names are kept.
+    """Return the changes that docs/papers.md lists for the public archives. Among the encoders in these changes, only
+    the encoders that the paper's configuration `path` also names are kept.
     """
     block = (DOCS / "papers.md").read_text().partition("```yaml\n")[2].partition("```")[0]
     public = yaml.safe_load(block)

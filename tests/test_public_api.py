@@ -183,9 +183,9 @@ def correlated(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 
 
 def test_rows_with_equal_vectors_are_one_image() -> None:
-    """The pairs have five rows per image, with equal image vectors and without owners, which is the usual form of
-    pairs. The number of held-out images and the recalls on them are the same as with owners, also if two encoders made
-    the vectors.
+    """The pairs have five rows with equal vectors per image, and no owners. This is the usual form of pairs. The number
+    of held-out images and the recalls on these images are the same as with owners, also if two encoders made the
+    vectors.
     """
     x, y = correlated(240)
     y = np.repeat(y, 5, axis=0) + np.random.default_rng(3).normal(size=(1200, 15)).astype(np.float32)

@@ -66,8 +66,9 @@ def run_recipes(path: Path, *recipes: tuple[Path, dict[str, np.ndarray]]) -> lis
     """Run exported recipes with the standard library and NumPy alone, and return the results of each recipe.
 
     Each of `recipes` has the folder of the recipe, and a mapping with the vectors of queries by `SIDE/ENCODER` and the
-    vectors of the images, `gallery`. SIDE is `images` or `texts`. The results are the scores (queries, images) by SIDE,
-    and by `likely SIDE` whether each image is a likely match.
+    vectors of the images, `gallery`. SIDE is `images` or `texts`. The results of a recipe are a mapping. It has the
+    scores (queries, images) under the key SIDE. Under the key `likely SIDE`, it says whether each image is a likely
+    match for each query.
     """
     alone = path / "numpy-alone"
     alone.mkdir(exist_ok=True)

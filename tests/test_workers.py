@@ -57,9 +57,9 @@ def keep_megabytes(log: Path, megabytes: int) -> int:
     """Allocate `megabytes` megabytes, keep them until the process ends, and return the number. Write the begin and the
     end of the call into `log`.
 
-    The first call in a process limits the process to 100 MB more than it has then. While an item of 130 MB has begun
-    only once, each call waits for at most a second, so that a wrong second try of this item could begin in the
-    meantime.
+    The first call in a process limits the memory of the process to 100 MB more than the process has at that time. If an
+    item of 130 MB has begun exactly once, the call waits for at most a second. A wrong second try of this item would
+    begin during this second.
     """
     if not KEPT:
         pages = int(Path("/proc/self/statm").read_text().split()[0])
@@ -126,7 +126,7 @@ def test_every_failure_costs_only_its_item() -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_item_out_of_memory_is_retried_alone_in_new_process(tmp_path: Path) -> None:
-    """The items are allocations of so many megabytes. An item of 70 MB fits into a new process, but not into a process
+    """Each item is a number of megabytes to allocate. An item of 70 MB fits into a new process, but not into a process
     that still holds the 45 MB of an earlier item. An item of 130 MB never fits, and is tried again while no other item
     runs.
     """

@@ -25,8 +25,8 @@ def multivector_scores(images: MultiVectors, sentences: MultiVectors, rule: Scor
     The scores have the dtype of the vectors, but at least float32. Blocks of regions and words are multiplied without
     padding. `rule` says how the products of an image's regions and a sentence's words are combined to a score. If the
     `global_weight` of the rule is not 0, the product of the global vectors of the image and the sentence (`globals` of
-    MultiVectors), times this weight, is added to the score. An image without regions or a sentence without words has
-    only this added term as its score, which is zero without a `global_weight`.
+    MultiVectors), times this weight, is added to the score. If the image has no regions or the sentence has no words,
+    the score is this added product alone, or zero if the `global_weight` is 0.
     """
     cpu = torch.device("cpu")
     images, sentences = (items if isinstance(items.vectors, Tensor) else items.on(cpu) for items in (images, sentences))

@@ -27,7 +27,7 @@ class Draw:
     """The result of one training of a system. `images` (n,) are the ids of the images on which the system was measured.
 
     `worth(weights)` computes the score of the system if image i and its queries count `weights[i]` times. The weights
-    (n,) are whole numbers. The score may be nan if only images without queries have weights above zero.
+    (n,) are whole numbers. The score may be nan if no image with a weight above zero has a query.
     """
 
     images: np.ndarray
@@ -65,14 +65,16 @@ def compare_draws(
     score is nan are ignored. If no resample remains, both ends of the interval are nan.
 
     If each system has one draw, `ci95` are percentiles of the resampled differences. Otherwise the interval follows
-    Student's distribution with Welch's degrees of freedom, and its variance is a sum: the variance of the resampled
-    differences, and for each system with several draws the variance of the score over the draws, divided by the number
-    of draws. If this sum is zero, both ends of the interval are the difference. The draws are not resampled, because a
-    bootstrap of three draws would show only two thirds of their variance.
+    Student's distribution with Welch's degrees of freedom. The variance of this distribution is the variance of the
+    resampled differences, plus a variance for each system with several draws. The variance of a system is the variance
+    of the score over the draws, divided by the number of draws. If all these variances are zero, both ends of the
+    interval are the difference. The draws are not resampled, because a bootstrap of three draws would show only two
+    thirds of their variance.
 
     `same_draws` says that draw k of the first system and draw k of the second system were trained on the same images,
     and no other draws were. Both systems must have the same number of draws. The variance over k of the difference
-    between the two draws, divided by the number of draws, then replaces the variances over the draws of each system.
+    between the scores of the two draws k is divided by the number of draws, and then replaces the variances of the two
+    systems.
 
     Raises InputError if two draws were measured on different images.
     """

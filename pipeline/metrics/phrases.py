@@ -17,7 +17,8 @@ CHANCE_DIM = 16
 BLOCK_QUERIES = 256
 """Number of queries whose scores with the whole gallery are computed at once."""
 TIE_TOLERANCE = 1e-12
-"""Largest difference of two scores that counts as a tie. Rounding of float64 products of unit vectors is smaller."""
+"""Largest difference of two scores that counts as a tie. Rounding errors of float64 products of unit vectors are
+smaller."""
 
 
 @dataclass(frozen=True)
@@ -78,14 +79,15 @@ def measure_phrases(
     - The same directions with the scope `split`: the same measures among all regions of the split, or among all
       different named phrases of the split. Phrases with the same words in several images count as one phrase.
 
-    `bootstrap` says how often the images (in `phrase_to_region` of the scope `split`, the phrases) are resampled for
-    the confidence intervals. Each measure has a chance level. Returns two values:
+    `bootstrap` says how often the images are resampled for the confidence intervals. For `phrase_to_region` with the
+    scope `split`, the different phrases are resampled instead. Each measure has a chance level. Returns two values:
 
     - The measures, with the counts `n_phrases`, `n_named`, `n_without_right_region` (named phrases without a right
       region in their image), `n_texts` (different named phrases) and `n_regions`.
-    - A mapping with the ranks (k,) of the k queries that have a right item as `DIRECTION.SCOPE`, and the images (k,) of
-      these queries as `DIRECTION.SCOPE.images`. `phrase_to_region.split.images` has the numbers of the different
-      phrases instead, because such a query may belong to several images.
+    - A mapping with two arrays for each direction and scope. `DIRECTION.SCOPE` has the ranks (k,) of the k queries that
+      have a right item. `DIRECTION.SCOPE.images` has the images (k,) of these queries. An exception is
+      `phrase_to_region.split.images`, which has the numbers of the different phrases, because a phrase may belong to
+      several images.
 
     Raises UsageError if no region is right for any phrase, and IntegrityError if a vector is not finite.
     """
@@ -157,9 +159,11 @@ def measure_phrases(
 
 
 def _measure(ranks: np.ndarray, owners: np.ndarray, bootstrap: Bootstrap) -> dict[str, Any]:
-    """Measure the `ranks` (q,) that are not 0. Return the number of these ranks as `n`, with the measures of `measure`.
+    """Compute the measures of `measure` from the `ranks` (q,) of q queries. A query with the rank 0 has no right item
+    and is left out. The number of the other queries is returned as `n`.
 
-    `owners` (q,) are the images, or the phrases, to which the queries belong, and which the bootstrap resamples.
+    `owners` (q,) has the image, or the phrase, to which each query belongs. The bootstrap resamples these images or
+    phrases.
     """
     ranked = ranks > 0
     units = np.unique(owners[ranked], return_inverse=True)[1]
@@ -174,8 +178,8 @@ def named_boxes(
     box_images: np.ndarray,
     names: Mapping[str, frozenset[str]],
 ) -> np.ndarray:
-    """Find the pairs of a phrase and a box for which both belong to the same image, and the label of the box names the
-    phrase. Return the numbers of phrases and boxes, (k, 2) in ascending order.
+    """Find the pairs of a phrase and a box of the same image in which the label of the box names the phrase. Return the
+    number of the phrase and the number of the box of each pair, (k, 2), in ascending order.
 
     A label names a phrase if the whole phrase (in `texts`) or its head word (in `heads`) is among the `names` of the
     label. A label that is not in `names` is its own only name. `images` (p,) and `box_images` (g,) are the images of

@@ -21,16 +21,16 @@ from pipeline.errors import InputError
 ROUNDING = 2.0**-52
 """Relative rounding error of one operation in float64.
 
-The largest difference between scores of equal vectors is this error, times the number of products that a score sums,
-times the greatest sum of the absolute values of these products (Higham, Accuracy and Stability of Numerical Algorithms,
-2002, section 3.1).
+A score is a sum of products. The scores of equal vectors differ by at most this error, times the number of the
+products, times the greatest sum of the absolute values of the products (Higham, Accuracy and Stability of Numerical
+Algorithms, 2002, section 3.1).
 """
 PRODUCTS_PER_SCORE = 4096
 """Assumed number of products in the score of a multi-vector image and sentence. The largest difference of scores that
 counts as a tie is proportional to this number."""
 BLOCK_IMAGES = 255
-"""Maximum number of images whose scores with a block of sentences are compared at once. The number of these images that
-score high is counted in one byte, which holds at most 255."""
+"""Maximum number of images whose scores with a block of sentences are compared at once. For each sentence, the images
+that score at least as high as the image of the sentence are counted in one byte, which holds at most 255."""
 BLOCK_SENTENCES = 256
 """Maximum number of sentences in a block of scores. A block of BLOCK_IMAGES by BLOCK_SENTENCES scores stays in the
 cache of a CPU."""
@@ -42,9 +42,11 @@ BLOCK_PAIRS = 4096
 class Ranks:
     """The ranks of n images and m sentences, counted from 1. Ties count against the model.
 
-    `image_to_sentence` (n,) is the rank of each image's best sentence among the sentences of other images.
-    `sentence_to_image` (m,) is the rank of each sentence's image among all images. `sentence_similarity` (m,), if it
-    was computed, is the rank of each sentence's nearest sentence of the same image among the sentences of other images.
+    `image_to_sentence` (n,) has a rank for each image as the query: the rank of the best of its own sentences among the
+    sentences of other images. `sentence_to_image` (m,) has a rank for each sentence as the query: the rank of its image
+    among all images. `sentence_similarity` (m,) has, for each sentence as the query, the rank of the nearest other
+    sentence of the same image among the sentences of other images. `sentence_similarity` is None if it was not
+    computed.
     """
 
     image_to_sentence: np.ndarray
@@ -179,8 +181,8 @@ def rank(images: Items, sentences: Items, owners: np.ndarray, comparison: Compar
 
 
 def similarity_ranks(sentences: np.ndarray, owners: np.ndarray, metric: str) -> np.ndarray:
-    """Rank, for each of m sentences as a query, the nearest other sentence of the same image among the sentences of
-    other images.
+    """Compute a rank for each of m sentences as the query: the rank of the nearest other sentence of the same image
+    among the sentences of other images.
 
     Socher et al. 2014, section 6.1, report the mean of these ranks. The sentences (m, c) belong to the images `owners`
     (m,), each of which has at least two sentences. `metric` is `inner_product` or `euclidean`. Returns the ranks (m,)

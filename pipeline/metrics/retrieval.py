@@ -178,7 +178,7 @@ def measure_folds(folds: Sequence[Fold], ranks: Sequence[Ranks], bootstrap: Boot
     `mean_of_folds` has the means of the measures for each direction, with intervals from a bootstrap that resamples
     each fold separately, and the mean `chance` level. `each_fold` is a list with the measures of each fold, without
     intervals, and with the numbers `n_images` and `n_sentences` of the fold. If all `ranks` have sentence similarity,
-    the means and each fold also have its measures as `sentence_similarity`.
+    the means and each fold also have the measures of sentence similarity, under the key `sentence_similarity`.
     """
     both = list(zip(folds, ranks, strict=True))
     galleries: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {

@@ -36,9 +36,9 @@ def with_folds(evaluations: Iterable[Evaluation]) -> Iterable[Evaluation]:
     """Yield each evaluation. After an evaluation with folds, also yield the mean of its folds and its first fold as
     evaluations.
 
-    The mean and the first fold have names of their own as `protocol`, and the numbers of images and sentences of a
-    fold. The first fold is included because some papers report one subset of the test images (Karpathy and Fei-Fei
-    2015, Table 1).
+    The `protocol` of the mean is the protocol of the evaluation, followed by `, mean of K folds`. The `protocol` of the
+    first fold ends in `, the first of K folds`. Both have the numbers of images and sentences of one fold. The first
+    fold is included because some papers report one subset of the test images (Karpathy and Fei-Fei 2015, Table 1).
     """
     for evaluation in evaluations:
         yield evaluation
@@ -112,9 +112,9 @@ def recall_sum(evaluation: Evaluation) -> float:
 
 
 def ranking(evaluations: Iterable[Evaluation]) -> list[Evaluation]:
-    """Return the evaluations of the first group of `reported_first`, the greatest recall sum first. The group is the
-    first protocol of the test split, or of the first split if test was not evaluated. There must be at least one
-    evaluation."""
+    """Return the evaluations of the first group of `reported_first`, the greatest recall sum first. The evaluations of
+    this group are by the first protocol on the test split, or on the first split if the test split was not evaluated.
+    There must be at least one evaluation."""
     (_, group), *_ = reported_first(evaluations)
     return sorted(group, key=recall_sum, reverse=True)
 

@@ -1,5 +1,5 @@
 """A comparison of ways to join frozen encoders: all methods get the same training pairs, and the settings of each
-method are chosen on dev. The command `bench` runs it."""
+method are chosen on dev. The command `bench` runs this comparison."""
 
 import itertools
 import json
@@ -113,7 +113,8 @@ class Measured:
     belongs to the image in row `owners[j]`. `hubness` is `none` without a correction, and `auto` with a correction.
     `seconds` are the CPU seconds of the fit or training, including the choice of the method's settings on dev. The
     seconds include neither the choice of the correction nor the fit of the `ncca` from which a refinement starts.
-    `chosen` has the chosen settings of the method. If `hubness` is `auto`, it also has the settings of the correction.
+    `chosen` has the chosen settings of the method. If `hubness` is `auto`, `chosen` also has the settings of the
+    correction.
     """
 
     method: str

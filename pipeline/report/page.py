@@ -5,6 +5,7 @@ of Gong et al.
 """
 
 from collections.abc import Sequence
+from math import isfinite
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -41,6 +42,7 @@ def render_page(template: str, **values: object) -> str:
         lstrip_blocks=True,
     )
     environment.filters |= {"duration": duration, "figure": _figure, "size": _size, "spoken": spoken, "tidy": tidy}
+    environment.filters["interval"] = _interval
     environment.globals["directions"] = DIRECTIONS
     environment.filters |= {"thousands": "{:,}".format, "with_total": with_total}
     return environment.get_template(template).render(values)
@@ -50,7 +52,7 @@ def compared_as_text(rows: Sequence[ComparedRow]) -> str:
     """Return the comparison of systems as text.
 
     After a heading that names the reference, there is a line for each system with its recalls, their sum, and the
-    difference of the sum from the reference with its interval.
+    difference of the sum from the reference with its interval. The interval is `-` if there is none.
     """
     names = [printable(f"{row['system'].name} ({row['system'].source})") for row in rows]
     lines = [
@@ -64,13 +66,23 @@ def compared_as_text(rows: Sequence[ComparedRow]) -> str:
             deviations = ["" if one is None else f" ±{one:4.1f}" for _, one in row["system"].cells]
             cells = [f"{cell}{deviation:6}" for cell, deviation in zip(cells, deviations, strict=True)]
         difference = f"  {row['minus']['difference']:+.1f}" if row["minus"] else ""
-        interval = "  ({:+.1f} to {:+.1f})".format(*row["minus"]["ci95"]) if "ci95" in row["minus"] else ""
+        interval = f"  ({_interval(row['minus'].get('ci95'))})" if row["minus"] else ""
         lines.append(f"{name:{max(map(len, names))}}  {' '.join(cells)}{difference}{interval}")
-    if any(row["minus"] and "ci95" not in row["minus"] for row in rows):
+    if any(row["minus"] and _interval(row["minus"].get("ci95")) == "-" for row in rows):
         lines.append(
-            "A difference has no interval if the two systems were tested on different photos, or if ranks are unknown."
+            "A difference has no interval if the two systems were tested on different photos, if ranks are unknown, or"
+            " if evaluate.bootstrap is 0."
         )
     return "\n".join(lines)
+
+
+def _interval(ends: Sequence[float] | None, missing: str = "-") -> str:
+    """Format the two `ends` of an interval, as in `-1.2 to +0.3`. Return `missing` if `ends` is None or an end is not
+    finite."""
+    if ends is None or not all(map(isfinite, ends)):
+        return missing
+    low, high = ends
+    return f"{low:+.1f} to {high:+.1f}"
 
 
 def _size(count: int) -> str:

@@ -40,8 +40,8 @@ def test_expected_measures_agree_with_random_rankings() -> None:
 def test_the_median_is_the_first_rank_at_which_half_of_the_queries_have_a_right_item(
     right, total: int, median: int
 ) -> None:
-    """Computed by hand, the mean probability that the rank of a query is above 1 is 1/2, 3/4, 1/2 and (2/3 + 1/3) / 2 =
-    1/2 in the four cases. The median rank is therefore 1, except in the second case."""
+    """The mean probability that the rank of a query is above 1 was computed by hand. It is 1/2, 3/4, 1/2 and (2/3 +
+    1/3) / 2 = 1/2 in the four cases. The median rank is therefore 1, except in the second case."""
     assert random_measures(np.array(right), total)["median_rank"] == median
 
 

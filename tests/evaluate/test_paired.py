@@ -137,8 +137,8 @@ def test_rows_of_a_bench_without_resamples_have_no_differences() -> None:
 
 def test_intervals_have_one_degree_of_freedom_less_than_images_and_draws() -> None:
     """The intervals use quantiles of Student's t-distribution. The first case has three draws and no difference between
-    images, so that there are two degrees of freedom. The second case has two equal draws of six images, so that there
-    are five."""
+    images, which gives two degrees of freedom. The second case has two equal draws of six images, which gives five
+    degrees of freedom."""
     ours = [Draw(np.arange(4), lambda weights, value=value: value) for value in (1.0, 2.0, 6.0)]
     theirs = [Draw(np.arange(4), lambda weights: 0.0)]
     low, high = compare_draws(ours, theirs, Bootstrap(20, 0))["ci95"]

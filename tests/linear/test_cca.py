@@ -101,9 +101,10 @@ def test_directions_whiten_both_views(shape: tuple[int, int]) -> None:
     ],
 )
 def test_degenerate_data_are_solved_with_the_smallest_ridge_that_suffices(kind: str, least: float, kept: int) -> None:
-    """CCASolver finds `kept` correlations between 0 and 1 for each `kind` of degenerate data with several ridges, of
-    which `least` is the smallest. Only a constant column makes the covariance singular without a ridge, which
-    raises InputError. An outlier leaves one direction."""
+    """CCASolver solves each `kind` of degenerate data with several ridges, the smallest of which is `least`. It always
+    finds `kept` correlations, which are above 0 and at most 1. `least` is 0 except for a constant column, which makes
+    the covariance singular at the ridge 0, so that InputError is raised. With an outlier, only one direction is
+    found."""
     x, y = make_views(n=30 if kind == "n < d" else 500, dim_x=40, dim_y=25)
     if kind == "constant column":
         x[:, 3] = 7
@@ -172,7 +173,7 @@ def test_a_solver_that_keeps_one_factor_has_the_same_solutions(monkeypatch: pyte
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_eigenvalues_that_the_first_driver_loses_are_found(overwrite: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """LAPACK's first driver is replaced by a function that loses one eigenvalue. `top_eigenpairs` then calls the second
-    driver, and restores the matrix for it if the first driver has overwritten the matrix. The result has all
+    driver. If the first driver has overwritten the matrix, the matrix is restored before this call. The result has all
     eigenpairs."""
     root = np.random.default_rng(2).standard_normal((60, 60))
     symmetric = root @ root.T

@@ -134,8 +134,8 @@ def test_equation_2_with_both_forms_of_the_eigenvalue_problem(eigenvalues: str) 
 
 @pytest.mark.parametrize("beta", [0.1, 1])
 def test_joint_training_weights_auxiliary_pairs_by_beta_squared(beta: float) -> None:
-    """The similarities of an ncca by joint training equal the similarities by CCA of the stacked rows, in which the
-    auxiliary rows F and T are below the target rows X and Y and have the weight beta^2, in the products and in the
+    """The similarities of an ncca by joint training equal the similarities by CCA of stacked rows: the auxiliary rows F
+    and T are below the target rows X and Y. The auxiliary rows have the weight beta^2 in the products and in the
     means."""
     x = np.vstack([TARGET.x, WEAK.x])
     y = np.vstack([TARGET.y, WEAK.y])

@@ -86,8 +86,8 @@ def test_moments_of_sparse_and_dense_texts_equal_those_of_numpy(device: torch.de
 
 @pytest.mark.parametrize("dense", [0, 12])
 def test_each_pair_counts_once_if_the_memory_is_full_at_any_step(dense: int) -> None:
-    """Two blocks are added once for each of their allocations and products. At this allocation or product, the memory
-    of the device is full once. The moments always equal the moments by NumPy."""
+    """Adding two blocks takes many allocations and products. The blocks are added again and again, and each time the
+    memory of the device is full at another one of these operations. The moments always equal the moments by NumPy."""
     dims = (9, 4)
     blocks = make_blocks((9, 4), 30, dense)[2:4]
     text = TextView.of(blocks[0].sentences)

@@ -45,8 +45,8 @@ def sinkhorn(scores: np.ndarray, x: np.ndarray, y: np.ndarray, bank: Bank) -> np
     """Compute the Sinkhorn scores of Pan et al. 2025 with beta = 7 for each image of `x` (n, c) and each sentence, from
     their inner products `scores` (n, m). `y` is not used. Return (n, m).
 
-    The rows and the columns of the bank's matrix of exponentials are divided by their sums in turn. The column factors
-    that result then normalise each image of `x` like one more row of the matrix.
+    The rows and the columns of the bank's matrix of exponentials are divided by their sums in turn. The result has a
+    factor for each column. These factors then normalise each image of `x` as if it were one more row of the matrix.
     """
     queries = queries_of(bank)
     exponentials = np.exp(7 * bank.images.astype(float) @ queries.T)

@@ -29,8 +29,8 @@ def planted(seed: int, count: int, share: float, distance: float) -> tuple[Score
 @pytest.mark.parametrize(("count", "share"), [(500, 0.05), (500, 0.2), (5000, 0.01), (5000, 0.05), (20_000, 0.2)])
 def test_the_realised_rate_is_the_promised_rate(count: int, share: float, distance: float) -> None:
     """On average over SEEDS draws, at most 12 % of the pairs that are listed at the false discovery rate RATE (10 %)
-    are right. The list has almost as large a share of all wrong pairs as the best possible list, whose cut follows from
-    the two normal distributions.
+    are right. The list has almost as large a share of all wrong pairs as the best possible list. The cut of the best
+    possible list follows from the two normal distributions.
 
     With the distance 8, the scores of right and wrong pairs do not overlap.
     """

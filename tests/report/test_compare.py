@@ -92,6 +92,18 @@ def test_a_run_is_compared_with_a_copy_and_with_a_table(run: Path, tmp_path: Pat
     assert "reference" in output.read_text() and "&lt;SCAN&gt;" in output.read_text()
 
 
+def test_a_difference_without_resamples_has_a_dash_in_place_of_the_interval() -> None:
+    photos = [str(number) for number in range(200)]
+    reference = system("a", 150, photos)
+    rows = compare_systems([reference, system("b", 20, photos)], Bootstrap(0, 0))
+    difference = f"{rows[1]['minus']['difference']:+.1f}"
+    *_, shown, note = compared_as_text(rows).splitlines()
+    assert shown.endswith(f"{difference}  (-)") and "evaluate.bootstrap is 0" in note
+    about = {"reference": reference, "split": "test", "protocol": "p", "warnings": []}
+    page = " ".join(render_page("compared.html", rows=rows, **about).split())
+    assert f"<td>{difference}<small>–</small></td>" in page and "nan" not in page
+
+
 def test_the_reference_is_a_model_of_the_first_run_and_not_of_a_table_before_it(run: Path, tmp_path: Path) -> None:
     table = tmp_path / "others.csv"
     table.write_text(f"model,{','.join(HEADINGS)}\nSCAN,52.2,81,89.2,38.3,67.8,78.9\n")

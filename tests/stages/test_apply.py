@@ -77,8 +77,8 @@ def test_the_card_says_what_the_model_was_trained_on(colours: Path, applied: Pat
 
 def test_an_index_without_captions_anywhere_is_measured_with_phrases(applied: Path, tmp_path: Path) -> None:
     """Neither the index that is applied nor the photos have captions. The recall of the new index is measured with
-    photos as queries (`images`). If the key hubness.queries names a file with queries, it is measured with these
-    queries (`phrases`).
+    photos as queries (`images`). If the key hubness.queries names a file with queries, the recall is measured with
+    these queries (`phrases`).
     """
     draw(tmp_path / "others", 30, 6)
     source = applied / "out/index/ncca"

@@ -99,10 +99,11 @@ class MomentsAccumulator:
     view X and of the text view Y, and `threads` is the number of threads outside BLAS. The sums are float64 if both
     views together have at most MAX_DOUBLE_PRECISION_COLUMNS columns, and otherwise float32.
 
-    BLAS (`syrk`) computes only half of each symmetric product X'X. Each matrix of Y is multiplied as a sparse or dense
-    matrix, as it was added. Dense columns are centred about a provisional mean, which is the mean of the first rows of
-    the first block, because a float32 sum of squares about zero loses the variance of a feature whose mean is far from
-    zero. On a CPU, this class takes half to three quarters of the CPU seconds of DeviceAccumulator.
+    BLAS (`syrk`) computes only half of each symmetric product X'X. Sparse matrices of Y are multiplied as sparse
+    matrices, and dense matrices as dense matrices. Dense columns are centred about a provisional mean, which is the
+    mean of the first rows of the first block, because a float32 sum of squares about zero loses the variance of a
+    feature whose mean is far from zero. On a CPU, this class takes half to three quarters of the CPU seconds of
+    DeviceAccumulator.
     """
 
     def __init__(self, dim_x: int, dim_y: int, threads: int) -> None:

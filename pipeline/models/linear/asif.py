@@ -38,8 +38,8 @@ class ASIF(LinearModel):
     @classmethod
     def fit(cls, task: FitTask) -> Tuned:
         """Draw the anchors at random from the target pairs, and choose k, p and the centring on dev. Return the best
-        model, and all trials. If `task.chosen` is not None, a model is fitted with the values of this trial, and
-        nothing is chosen."""
+        model, and all trials. If `task.chosen` is not None, a model is fitted with the values of the trial
+        `task.chosen`, and nothing is chosen."""
         x, y = _draw_anchors(task)
         dev_x = mapped_columns(task.view.stack(task.dev.features), None)
         dev_y = mapped_columns(task.text.stack(task.dev.sentences), None)
@@ -102,8 +102,8 @@ def relate(cosines: np.ndarray, nonzero: int, power: float) -> csr_array:
 
 def _combinations(task: FitTask, centred: bool, anchors: int) -> Iterator[tuple[Choices, float]]:
     """Yield for each trial its choices and its power p. The choices map `nonzero` to k, which is at most the number of
-    `anchors`, and `centred` to 1 or 0 as the argument says. If `task.chosen` is not None, only its choices and its
-    power are yielded."""
+    `anchors`. They map `centred` to 1 if the argument `centred` is true, and otherwise to 0. If `task.chosen` is not
+    None, only the choices and the power of this trial are yielded."""
     if task.chosen:
         yield task.chosen.transfer, task.chosen.eigenvalue_power
         return

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MAX_SCORES = 1 << 24
-"""Maximum number of scores between items and a bank that are in memory at once. More items are processed in blocks."""
+"""Maximum number of scores of items with the items of a bank that are in memory at once. If there are more scores, the
+items are processed in blocks."""
 BIAS_TOLERANCE = 1e-3
 """Largest relative excess over `HubnessCorrection.greatest_bias` that rounding can cause. If the bias of a vector
 exceeds the greatest bias by more, `HubnessCorrection.extend` logs a warning."""
@@ -60,7 +61,7 @@ class HubnessCorrection:
     def on(self, device: "torch.device") -> "HubnessCorrection":
         """Return a copy of this correction with the bank as tensors on `device`.
 
-        A correction of multi-vector items is not copied but returned itself, and still computes biases from arrays.
+        If the items are multi-vector, this correction itself is returned, which still computes biases from arrays.
         """
         if not isinstance(self.bank.comparison, str):
             return self
@@ -197,13 +198,14 @@ class HubCorrected:
         return rule and rule._replace(global_weight=rule.global_weight or 1.0)
 
     def embed_images(self, features: Features, regions: RegionSource | None = None) -> Items:
-        """Embed images by the model, and add the columns of `HubnessCorrection.extend`, with which inner products
-        become corrected scores: four columns to the vectors, or two columns to the globals of a multi-vector model."""
+        """Embed images by the model, and add the columns of `HubnessCorrection.extend`, so that inner products become
+        corrected scores. Four columns are added to a vector, or two columns to the globals of a multi-vector model."""
         return self._extend("images", embed_images(self.model, features, regions))
 
     def embed_sentences(self, sentences: "Sentences") -> Items:
-        """Embed sentences by the model, and add the columns of `HubnessCorrection.extend`, with which inner products
-        become corrected scores: four columns to the vectors, or two columns to the globals of a multi-vector model."""
+        """Embed sentences by the model, and add the columns of `HubnessCorrection.extend`, so that inner products
+        become corrected scores. Four columns are added to a vector, or two columns to the globals of a multi-vector
+        model."""
         return self._extend("sentences", self.model.embed_sentences(sentences))
 
     def _extend(self, side: str, items: Items) -> Items:

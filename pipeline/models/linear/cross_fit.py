@@ -1,9 +1,9 @@
 """Detection of wrong captions by cross-fitting: every pair is scored by a model that was fitted without this pair.
 
 The photos are split into folds. All captions of a photo and of its near-duplicates belong to the same fold. A fold is
-embedded by the normalized CCA (Gong et al. 2014, eq. 2) of the moments of all other folds, which are the total moments
-minus the moments of the fold. A pair is compared only with other pairs of its fold, and is scored by CSLS
-(Conneau et al. 2018, section 2.3):
+embedded by the normalized CCA (Gong et al. 2014, eq. 2) of all other folds. The moments of the other folds are the
+total moments minus the moments of this fold. A pair is compared only with other pairs of its fold, and is scored by
+CSLS (Conneau et al. 2018, section 2.3):
 
     s(x, y) = 2 x'y - r(x) - r(y)
 

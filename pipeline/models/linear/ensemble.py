@@ -227,10 +227,10 @@ class Ensemble:
 def joint_rule(rules: Rules) -> ScoreRule | None:
     """Return the score rule for the joined vectors of members with these `rules`, or None if all rules are None.
 
-    Some rules may be None. The `sum` of every other rule is `words` or `mean-words`, or the `sum` of every other rule
-    is `positive` or `mean-positive`, which the checks of the configuration ensure. The resulting rule has this sum
-    without `mean-`, because `join_sentences` divides the word vectors of a member with a mean by the number of words.
-    The global weight of the result is 1, because the joined globals already contain the weights.
+    Some rules may be None. The other rules must agree: either each `sum` is `words` or `mean-words`, or each `sum` is
+    `positive` or `mean-positive`. The checks of the configuration ensure this. The `sum` of the result is `words` or
+    `positive`, without `mean-`, because `join_sentences` divides the word vectors of a member with a mean by the number
+    of words. The global weight of the result is 1, because the joined globals already contain the weights.
     """
     sums = [rule.sum for rule in rules if rule]
     return ScoreRule(sums[0].removeprefix("mean-"), 1.0) if sums else None

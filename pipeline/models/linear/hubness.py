@@ -48,7 +48,7 @@ class Term(NamedTuple):
 
     The statistic `nearest` is the mean of the k greatest scores, where k is the `parameter`. The statistic `balanced`
     is log(mean of exp(beta (s - a(q')))) / beta, where the mean is over all q', s is the item's score with q', beta is
-    the `parameter`, and a(q') is the number of q' in the `balance` of the bank for the side of the item.
+    the `parameter`, and a(q') is the entry for q' in the `balance` of the bank for the side of the item.
     """
 
     weight: float
@@ -66,10 +66,10 @@ def mean_of_nearest(grid: "HubnessSettings", deviation: float) -> Trials:
     """Yield the trials of the bias b(g) = w r(g) of an item g, for each weight w of `grid` except 0 and for each k.
 
     r(g) is the mean of the k greatest scores s(q', g) with the queries q' of the bank, and the corrected score of a
-    query q is s(q, g) - b(g). With w = 1/2 and the same k in both directions, the corrected score ranks items like
-    2 s(q, g) - r(q) - r(g) (Conneau et al. 2018, section 2.3), because r(q) is constant for a query. Nearest neighbour
-    normalisation (Chowdhury et al. 2024) chooses w (there alpha) and k for each direction. `deviation`, which
-    `sinkhorn` needs, is not used.
+    query q is s(q, g) - b(g). With w = 1/2 and the same k in both directions, items have the same order by the
+    corrected score and by the score 2 s(q, g) - r(q) - r(g) (Conneau et al. 2018, section 2.3), because r(q) is
+    constant for a query. Nearest neighbour normalisation (Chowdhury et al. 2024) chooses w (alpha in the paper) and k
+    for each direction. `deviation`, which `sinkhorn` needs, is not used.
     """
     for weight, k in itertools.product(filter(None, grid.weight), grid.neighbours):
         yield {"weight": weight, "neighbours": k}, [Term(weight, "nearest", k)]
@@ -96,8 +96,9 @@ METHODS: dict[str, Callable[["HubnessSettings", float], Trials]] = {
     "sinkhorn": sinkhorn,
 }
 """Name of a method of hubness correction -> the function that yields its trials. The arguments of the function are the
-settings with the values to try, and the standard deviation of the scores. `csls` and `nnn` have the same trials, of
-which `choose_correction` chooses one for both directions of search for `csls`, and one for each direction for `nnn`."""
+settings with the values to try, and the standard deviation of the scores. `csls` and `nnn` have the same trials. For
+`csls`, `choose_correction` chooses one trial for both directions of search. For `nnn`, it chooses one trial for each
+direction."""
 
 
 @dataclass(frozen=True)

@@ -201,8 +201,8 @@ def _double(block: "TextVectors") -> "TextVectors":
 
 
 def _pick_rows(blocks: "Iterable[TextVectors]", numbers: np.ndarray) -> Rows:
-    """Return the rows with the `numbers` (k,) as float64. The numbers are in ascending order, and count the rows of all
-    blocks together from 0."""
+    """Return the rows with the `numbers` (k,) as float64. The numbers are in ascending order. They count from 0 through
+    the rows of all blocks."""
     start = 0
     picked = []
     for block in blocks:

@@ -226,10 +226,11 @@ class WordStart:
         `words` are the V words of the token vocabulary, followed by an empty text for the unknown word. `texts` are
         training sentences.
 
-        A block is the columns of one text encoder in a vector. The vector of a sentence is normalised separately in
-        each block, but the sum of the vectors of the words of the sentence is not. Therefore all blocks except the
-        first are multiplied by a factor each. The ratio between the root mean square length of the sums of words and
-        the root mean square length of the sentences, measured on `texts`, is then the same in all blocks.
+        A block is the columns of one text encoder in a vector. In the vector of a sentence, each block is normalised
+        separately. The sum of the vectors of the words of a sentence is not normalised, so its blocks have other
+        proportions. Therefore each block of the word vectors, except the first block, is multiplied by a factor. The
+        factors are measured on `texts`. With them, the root mean square length of the sums of words, divided by the
+        root mean square length of the sentences, is the same in all blocks.
         """
         blocks = []
         factors = []

@@ -142,11 +142,11 @@ class EncoderMap:
     """A linear map from the features x of one encoder to the features y of another: y = mean_y + (x - mean_x) W.
 
     W is `weight` (D, d) = (X'X + lambda I)^-1 X'Y for the n photos of the fit, where lambda is the relative `ridge`
-    times n times the mean variance of x. `roots` has a truth value for x and a truth value for y. If the value for x is
-    true, x in these equations is the square roots of the features, because models read square roots too. The value for
-    y means the same for y, also in `loss`. `loss` is the share of the variance of y that is not explained when each
-    fold is predicted from the other folds, and is 0 for a perfect map. `ridge` is the tried ridge with the smallest
-    loss.
+    times n times the mean variance of x. `roots` has a truth value for x and a truth value for y. If the value for x or
+    for y is true, the square roots of the features of this encoder take the place of x or y in these equations and in
+    `loss`, because models read square roots too. `loss` is the share of the variance of y that is not explained when
+    each fold is predicted from the other folds, and is 0 for a perfect map. `ridge` is the tried ridge with the
+    smallest loss.
     """
 
     weight: np.ndarray

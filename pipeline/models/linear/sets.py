@@ -1,5 +1,5 @@
-"""The training sets of a model: stored pairs in folds, of which the model uses some encoders and some terms (columns of
-sparse vectors)."""
+"""The training sets of a model, which are stored pairs in folds. A model may use only some encoders, and only some
+terms (columns of sparse vectors)."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -202,7 +202,7 @@ def _answers(
     test: NumberedPairBlock, rows: np.ndarray, images: np.ndarray, sentences: np.ndarray, metric: str
 ) -> dict[str, list[int]]:
     """Return the nearest sentences of at most SHOWN_IMAGES test images: image id (as text) -> the ids of the
-    SHOWN_SENTENCES nearest sentences, nearest first. The images are at even distances in `test`.
+    SHOWN_SENTENCES nearest sentences, nearest first. The images are evenly spaced in `test`.
 
     `images` (n, c) and `sentences` (k, c) are embeddings, and `rows` (k,) are the rows of these sentences in `test`.
     `metric` is `inner_product` or `euclidean`.

@@ -164,8 +164,9 @@ class TransferChoice:
 
 
 class _Trainer:
-    """The training of one task with any combination of values of the section `transfer`. The random sample, the mean
-    texts and the CCA of the auxiliary pairs, which several combinations need, are computed once."""
+    """The training of one task with any combination of values of the section `transfer`. Several combinations need a
+    random sample of the target pairs, the mean texts of the nearest auxiliary images, and the CCA of the auxiliary
+    pairs. Each of the three is computed once."""
 
     def __init__(self, model: type[LinearModel], task: FitTask) -> None:
         self.model = model
@@ -233,7 +234,7 @@ class _Trainer:
     @cached_property
     def _mean_texts(self) -> tuple[NeighbourText, Moments]:
         """A pair: the map from an image x to [x, T^(x)], and the moments of the target pairs after this map is applied
-        to their images. T^(x) is the mean text vector of the auxiliary images that are nearest to x, of which there are
+        to their images. T^(x) is the mean text vector of the k auxiliary images that are nearest to x, where k is
         `transfer.neighbours`."""
         texts = NeighbourText.build(self.sets.auxiliary_blocks(), self.task.transfer.neighbours)
         maps = FeatureMaps(image=texts)
@@ -278,8 +279,8 @@ class _Trainer:
 
     @property
     def _embedding(self) -> Tuned:
-        """The CCA of the auxiliary pairs, whose ridges are chosen on dev. Its number of dimensions is the greatest
-        number in `transfer.auxiliary_dimensions`. The result is kept in the `memory` of the task."""
+        """The CCA of the auxiliary pairs. The ridges of the CCA are chosen on dev, and the number of dimensions is the
+        greatest number in `transfer.auxiliary_dimensions`. The result is kept in the `memory` of the task."""
         task = self.task
         key = self.model, max(task.transfer.auxiliary_dimensions)
         if key not in task.memory:

@@ -125,7 +125,8 @@ class Tuned:
         """Return a copy of this result without trials and dev correlations, for a model that was trained on dev too.
 
         The scores of this model on dev would say nothing about new photos. Therefore `chosen` replaces the trial of
-        this result. `chosen` is the trial that was chosen before dev was used for training, with its scores from then.
+        this result. `chosen` is the trial that was chosen before dev was used for training, with its scores at that
+        time.
         """
         return replace(self, chosen=chosen, trials=(), dev_correlations=None)
 
