@@ -54,7 +54,8 @@ class EncoderEntry(Section):
     def base(self) -> str | None:
         """The name of the other encoder that this encoder depends on, or None if there is none.
 
-        It is the encoder whose regions are pooled, or the encoder in `made_by`, which made the precomputed vectors.
+        The other encoder is the encoder whose regions are pooled, or the encoder that made the precomputed vectors (the
+        key `made_by`).
         """
         return None
 
@@ -133,7 +134,7 @@ Deviation = Annotated[Number, Field(ge=0.001)]
 overflow."""
 
 OWN_PREPROCESSING = ("resize", "mean", "std", "interpolation")
-"""Keys of the entry of an image encoder that may be null only for models of other libraries, which have their own
+"""Keys of the entry of an image encoder. They may be null only for models of other libraries, which have their own
 preprocessing."""
 
 
@@ -160,7 +161,10 @@ class ImageVectorsEntry(EncoderEntry):
 
     @property
     def roots(self) -> bool:
-        """Whether the default transforms include signed square roots, because few of the features are negative."""
+        """Whether the default transforms of the features include signed square roots.
+
+        They do for kinds of encoders whose features are rarely negative.
+        """
         return self.spec.roots
 
 
@@ -402,8 +406,12 @@ class LibraryImagesEntry(LibraryEntry, ImageEntry):
     @model_validator(mode="before")
     @classmethod
     def _choose_weights(cls, values: object) -> object:
-        """Return a copy of the mapping `values` in which `weights`, if it is missing or null, is `file` if the entry
-        names a file, and otherwise `hub`. Other values are returned unchanged."""
+        """Add `weights` to an entry that has no weights or has null: `file` if the entry names a file, and otherwise
+        `hub`.
+
+        Returns a copy of the mapping `values`. A mapping with `weights`, and a value that is not a mapping, are
+        returned unchanged.
+        """
         if isinstance(values, Mapping) and values.get("weights") is None:
             return {**values, "weights": "file" if values.get("file") else "hub"}
         return values
@@ -431,9 +439,9 @@ class TimmEntry(ImageWeights, LibraryImagesEntry):
 
     @property
     def roots(self) -> bool:
-        """Whether signed square roots are among the default transforms of the features.
+        """Whether the default transforms of the features include signed square roots.
 
-        It is false for an inner layer, because about half of the features of many inner layers are negative.
+        They do not for an inner layer, because about half of the features of many inner layers are negative.
         """
         return self.spec.roots and self.layer is None
 

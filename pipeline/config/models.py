@@ -79,8 +79,8 @@ class FitSettings(Section):
 
 
 class TransferSettings(Section):
-    """Settings of a fit that uses auxiliary pairs. The text before the colon of a description names the trainings that
-    use the key. Every combination of the values in the lists that a training uses is tried on dev."""
+    """Settings of a fit that uses auxiliary pairs. Each description begins with the names of the trainings that use the
+    key. A training tries every combination of the values of its keys on dev."""
 
     beta: NonNegatives = key((0.1, 0.3, 1), "joint: factor on the vectors of auxiliary pairs.")
     auxiliary_dimensions: Positives = key(

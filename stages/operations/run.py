@@ -323,10 +323,11 @@ def _watch(words: list[str], log: Path, shown: bool) -> int:
 
 
 class _Progress:
-    """A progress bar of a run. A job counts as much as the median of the seconds that earlier jobs of its rule took.
+    """A progress bar of a run.
 
-    The seconds are read from the folder `benchmarks`. If a rule of the run has no seconds there, all jobs count the
-    same. If `hidden` is true, nothing is shown.
+    When a job ends, the bar advances by the median of the seconds that earlier jobs of the same rule took. The seconds
+    are read from the folder `benchmarks`. If a rule of the run has no seconds there, all jobs count the same. If
+    `hidden` is true, nothing is shown.
     """
 
     def __init__(self, benchmarks: Path, hidden: bool) -> None:
