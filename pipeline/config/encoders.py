@@ -134,8 +134,8 @@ Deviation = Annotated[Number, Field(ge=0.001)]
 overflow."""
 
 OWN_PREPROCESSING = ("resize", "mean", "std", "interpolation")
-"""Keys of the entry of an image encoder. They may be null only for models of other libraries, which have their own
-preprocessing."""
+"""Keys of the entry of an image encoder. These keys may be null only for models of other libraries, which have their
+own preprocessing."""
 
 
 def require_torchvision(name: str, kind: str) -> None:
@@ -163,7 +163,7 @@ class ImageVectorsEntry(EncoderEntry):
     def roots(self) -> bool:
         """Whether the default transforms of the features include signed square roots.
 
-        They do for kinds of encoders whose features are rarely negative.
+        The value is true for kinds of encoders whose features are rarely negative.
         """
         return self.spec.roots
 
@@ -406,11 +406,10 @@ class LibraryImagesEntry(LibraryEntry, ImageEntry):
     @model_validator(mode="before")
     @classmethod
     def _choose_weights(cls, values: object) -> object:
-        """Add `weights` to an entry that has no weights or has null: `file` if the entry names a file, and otherwise
-        `hub`.
+        """Add the key `weights` to an entry in which this key is missing or null.
 
-        Returns a copy of the mapping `values`. A mapping with `weights`, and a value that is not a mapping, are
-        returned unchanged.
+        The value is `file` if the entry names a file, and otherwise `hub`. Returns a copy of the mapping `values`. A
+        mapping with `weights`, and a value that is not a mapping, are returned unchanged.
         """
         if isinstance(values, Mapping) and values.get("weights") is None:
             return {**values, "weights": "file" if values.get("file") else "hub"}
@@ -441,7 +440,7 @@ class TimmEntry(ImageWeights, LibraryImagesEntry):
     def roots(self) -> bool:
         """Whether the default transforms of the features include signed square roots.
 
-        They do not for an inner layer, because about half of the features of many inner layers are negative.
+        The value is false for an inner layer, because about half of the features of many inner layers are negative.
         """
         return self.spec.roots and self.layer is None
 
@@ -497,8 +496,8 @@ class TextEntry(EncoderEntry):
     def own(self) -> "TextEntry":
         """This entry itself.
 
-        In earlier versions, the settings of a kind were in a section of the entry, which classes of users read by this
-        property. They can still do so.
+        In earlier versions, an entry had a section with the settings of its kind. Classes of users read this section by
+        this property, and can still use the property.
         """
         return self
 

@@ -210,7 +210,8 @@ class Row(NamedTuple):
 
     path: tuple[str, ...]
     default: str | None
-    """The default as YAML. It is None for a required key, and for a section if keys follow below it (otherwise {})."""
+    """The default as YAML. It is None for a required key, and for a section whose keys follow in rows below this row.
+    It is `{}` for a section without such rows."""
     sentence: str
     title: str | None
     """The title of the group of keys that begins with this key, or None if no group begins with this key."""

@@ -476,7 +476,7 @@ class Model:
     fit: FitSettings
     transfer: TransferSettings
     word_vectors: WordVectorsSettings
-    """The settings of the word vectors from which the training of a model that reads words starts."""
+    """The settings of word vectors. The training of a model that reads words starts from such word vectors."""
     named: Mapping[str, Any] = field(compare=False)
     """The settings that the variant itself sets, as in `Variant.named`. A model without a variant sets none."""
 

@@ -258,7 +258,7 @@ class Config(OwnKeys):
 
     @cached_property
     def _recipes(self) -> dict[str, Recipe]:
-        """The recipes of all models that the configuration names, and of all models that these need."""
+        """The recipes of all models that the configuration names, and of all models that these models need."""
         written: dict[str, tuple[Base, Steps]] = {}
         for name, variant in self.single.items():
             written[name] = self.meaning(name, variant), Steps(variant.refit, variant.hubness)
@@ -278,7 +278,7 @@ class Config(OwnKeys):
     def evaluations(self) -> list[tuple[str, str, str]]:
         """Return (model, split, protocol) for each evaluation.
 
-        A generator that is evaluated by perplexity is a model with the name that `ranker` returns.
+        A generator that is evaluated by perplexity counts as a model with the name that `ranker` returns.
         """
         judged = [(name, split) for name in self.models for split in self.judged_splits(name)]
         ranked = product(map(ranker, self.evaluate.generators), self.evaluate.splits)
@@ -337,8 +337,8 @@ class Config(OwnKeys):
     def _maker(self, name: str) -> str:
         """Return the name of the encoder that made the features of the image encoder `name`.
 
-        It is the value of the key `made_by` if the features are precomputed and this key is set. Otherwise it is
-        `name`.
+        The result is the value of the key `made_by` if the features are precomputed and this key is set. Otherwise the
+        result is `name`.
         """
         entry = self.encoder(name)
         return entry.base or name if entry.spec.reads == "vectors" else name
@@ -357,8 +357,11 @@ class Config(OwnKeys):
         return find("text encoder", name, (*self.text_encoders, *self.query_text_encoders))
 
     def entry(self, path: str) -> EncoderEntry:
-        """Return the entry of the encoder NAME for `path`: `encoders/NAME` or `features/NAME` for an image encoder, and
-        `text/encoders/NAME` or `text/NAME` for a text encoder."""
+        """Return the entry of the encoder that a path names.
+
+        The path is `encoders/NAME` or `features/NAME` for an image encoder, and `text/encoders/NAME` or `text/NAME` for
+        a text encoder.
+        """
         folder, _, name = path.rpartition("/")
         return self.encoder(name) if folder in ("encoders", "features") else self.text_encoder(name)
 

@@ -202,8 +202,8 @@ class EncoderSpec(Spec):
 
     modality: Modality
     reads: Literal["pixels", "regions", "texts", "vectors"]
-    """The input of the encoder. `regions` are the features of regions that another encoder has computed, which the key
-    `of` of the entry names, and `vectors` are precomputed vectors."""
+    """The input of the encoder. `regions` are features of regions. The key `of` of the entry names the encoder that has
+    computed these features. `vectors` are precomputed vectors."""
     library: bool = False
     """Whether the encoder is a model of another library, which is stored in the format of this library."""
     learned: bool = False

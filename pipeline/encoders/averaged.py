@@ -17,7 +17,7 @@ from pipeline.text.vocabulary import KnownTerms
 from pipeline.text.wordvectors import WordVectors
 
 LANGUAGE_SAMPLE = 10_000
-"""Largest number of training captions, from the first on, whose words decide whether the captions are English."""
+"""Number of training captions, the first ones, whose words decide whether the captions are English."""
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array

@@ -235,7 +235,7 @@ class RegionSampler:
         """Sample regions of an image. Each region is mirrored with probability 1/2.
 
         `item` is a pair of a number and an image. The number and the seed determine the regions, so each call in a
-        training must have another number. Raises InputError if the image cannot be read.
+        training must have a different number. Raises InputError if the image cannot be read.
         """
         number, labelled = item
         rng = np.random.default_rng([self.seed, number])

@@ -1,7 +1,8 @@
 """Imports torchvision's models without torch's compiler, and reads pretrained weights and checks them.
 
-The import of torchvision's detectors imports torch._dynamo, to ask whether there is a compiler. That import takes about
-as long as all other imports together. Here torch._dynamo is imported only when the question is really asked.
+The import of torchvision's detectors imports torch._dynamo for a single function, `is_compile_supported`. The import of
+torch._dynamo takes about as long as all other imports together. Here torch._dynamo is imported only when this function
+is called.
 """
 
 import io

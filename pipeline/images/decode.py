@@ -285,8 +285,8 @@ def _exif_text(value: object) -> str:
 def _to_rgb(image: Image.Image, colours: bool = True, note: str | None = None) -> tuple[Image.Image, list[str]]:
     """Convert an image of any mode to 8-bit sRGB, upright and on white. Return the image, and notes on how it was read.
 
-    If `colours` is false, the result is 8-bit RGB, and the colour profile is not applied. `note` is the note of
-    `opening.load`, which is among the notes.
+    If `colours` is false, the result is 8-bit RGB, and the colour profile is not applied. `note` is the note that
+    `opening.load` has returned, and is one of the returned notes.
     """
     image = _turn_upright(image)
     conversion = colour.find_conversion(image)

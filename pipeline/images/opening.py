@@ -69,7 +69,7 @@ MAX_SCANS = 100
 """Largest number of scans in a JPEG. A JPEG with more scans is rejected as too slow. Each scan is a pass over all
 pixels, and may have as few as 14 bytes. Encoders write ten scans, and libtiff has this limit too."""
 MARGIN = 2
-"""Smallest ratio between two shorter sides: of a JPEG that was decoded at a reduced size, and of the image to which it
+"""Smallest ratio of the shorter side of a JPEG after decoding at a reduced size to the shorter side to which the JPEG
 is resized next. With a ratio above 1, the quality depends on the resizing and not on the decoding."""
 JPEG_SCALES = (1, 2, 4, 8)
 """Factors by which the decoder can divide the width and height of a JPEG."""

@@ -18,9 +18,10 @@ KERNELS = {
 }
 """The function of torch for each interpolation, and the reach of its kernel on each side in pixels of the result."""
 MIN_STARTS = 8
-"""Smallest number of candidates for the position at which resizing starts, away from the edge of the image. The
-candidates are the edge of the box, and positions before this edge at distances of one pixel of the result. torch can
-only start at a whole pixel of the image, so the candidate that is nearest to a whole pixel is chosen."""
+"""Smallest number of candidates for the position at which resizing starts. The candidates are the edge of the box, and
+positions before this edge at distances of one pixel of the result. There are fewer candidates near the edge of the
+image. torch can only start at a whole pixel of the image, so the candidate that is nearest to a whole pixel is chosen.
+"""
 
 
 def resize(

@@ -248,7 +248,8 @@ def _format_choices(trial: "Mapping[str, JsonValue]") -> str:
 
 
 def _edges(table: Table, draws: Measured) -> list[str]:
-    """Return a list with a note about rows with chosen values at an end of the grid, or [] if there are no such rows.
+    """Return a list with one note that names the rows with a chosen value at an end of the grid, or [] without such
+    rows.
 
     A chosen value of a reproduced system is at an end of the grid if it is the least or the greatest value that was
     tried.

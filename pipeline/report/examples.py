@@ -201,8 +201,11 @@ def _ask(
 
 @dataclass(frozen=True)
 class Generated:
-    """A photo `what`, and in `sentences` the best caption of each generator: (generator, caption, whether it is copied
-    from training)."""
+    """A photo `what` with generated captions.
+
+    `sentences` has the best caption of each generator, as (generator, caption, whether the caption is copied from
+    training).
+    """
 
     what: ReportPicture
     sentences: Sequence[tuple[str, str, bool]]

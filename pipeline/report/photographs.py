@@ -143,8 +143,11 @@ def figure(read: Callable[[Row], bytes], limits: ImageLimits, row: Row, *lines: 
 
 @dataclass(frozen=True)
 class CollectionSample:
-    """A sampled photo `what` with its split, and its first captions `sentences`, or its weak text `document`: title,
-    tags and description by name."""
+    """A sampled photo `what` with its split and its text.
+
+    `sentences` are the first captions of the photo. A photo with weak text has `document` instead: title, tags and
+    description by name.
+    """
 
     what: ReportPicture
     split: str

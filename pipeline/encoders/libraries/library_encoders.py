@@ -237,8 +237,8 @@ def user_folder(
 def fetching(encoder: str, architecture: str, library: str) -> Iterator[None]:
     """Convert any exception of a library or its hub to an InputError, and a missing library to a UsageError.
 
-    `encoder`, `architecture` and `library` are the names of the encoder, its model and its kind for messages. A
-    JointspaceError is not converted.
+    The arguments are for messages: `encoder` is the name of an encoder, `architecture` is the name of its model, and
+    `library` is the name of its kind. A JointspaceError is not converted.
     """
     try:
         yield
