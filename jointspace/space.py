@@ -103,7 +103,7 @@ class FittedSpace:
     """Normalized CCA (Gong et al. 2014, eq. 2) of image and text vectors. `fit` returns a FittedSpace.
 
     `choice` has the settings that were best on the held-out images, under their names in the grid of `fit`.
-    `choice["transfer"]` has the settings for the pairs `weak`, and is empty without such pairs.
+    `choice["transfer"]` has the settings for the pairs `weak` of `fit`, and is empty without such pairs.
     `choice["text_weights"]` has the weight of each text encoder. `choice["recall_sum"]` and `choice["mean_rank"]` are
     the results of these settings on the held-out images: the sum of the six recalls in percent, and the mean rank of
     both directions. The space itself is fitted to all pairs, including the held-out images.

@@ -17,7 +17,8 @@ from pipeline.text.vocabulary import KnownTerms
 from pipeline.text.wordvectors import WordVectors
 
 LANGUAGE_SAMPLE = 10_000
-"""Number of training captions, the first ones, whose words decide whether the captions are English."""
+"""Largest number of training captions whose words decide whether the captions are English. The first captions are used.
+"""
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
