@@ -82,8 +82,8 @@ def render_table(table: Result) -> list[str]:
     row.
 
     Columns that would be empty in all rows are left out: of the published numbers, of the reproduced systems, or of the
-    improved systems. A cell has the numbers of a group of columns. Each number of a system is the
-    mean of the trainings ± their standard deviation. The list is empty if the table has no rows.
+    improved systems. A cell has the numbers of a group of columns. Each number of a system is the mean of the trainings
+    ± their standard deviation. The list is empty if the table has no rows.
     """
     rows = table["rows"]
     if not rows:
