@@ -28,8 +28,11 @@ NUMBERS = "biuf"
 
 
 def to_count(value: SupportsIndex, name: str, least: int = 1) -> int:
-    """Return `value` as an int. Raises UsageError, which calls the value `name`, if it is a bool or not an integer, or
-    if it is below `least`."""
+    """Return `value` as an int.
+
+    Raises UsageError if `value` is a bool, is not an integer, or is less than `least`. `name` is the name of the value
+    in the message.
+    """
     try:
         count = operator.index(value)
     except TypeError:
@@ -44,7 +47,8 @@ def to_count(value: SupportsIndex, name: str, least: int = 1) -> int:
 def to_number(value: SupportsFloat, name: str) -> float:
     """Return `value` as a float. NaN and infinity are accepted.
 
-    Raises UsageError, which calls the value `name`, if it is not a number. A bool or a str does not count as a number.
+    Raises UsageError if `value` is not a number. A bool and a str are not numbers. `name` is the name of the value in
+    the message.
     """
     try:
         if not isinstance(value, str | bytes | bool | np.bool_):
@@ -55,9 +59,9 @@ def to_number(value: SupportsFloat, name: str) -> float:
 
 
 def require_text(value: str, name: str) -> None:
-    """Raise UsageError if `value` is not a str, or contains lone surrogates, as undecodable file names do.
+    """Raise UsageError if `value` is not a str, or if it contains lone surrogates, as undecodable file names do.
 
-    The message calls the value `name`.
+    `name` is the name of the value in the message.
     """
     if not isinstance(value, str):
         raise UsageError(f"{name} has the type {type(value).__name__}, but must be a str. Convert it to a str.")
@@ -95,11 +99,11 @@ def to_strings(values: Iterable[str | os.PathLike[str]] | ArrowColumn, name: str
 
 
 def to_rows(vectors: Vectors, name: str, dim: int | None = None, keep_sparse: bool = False) -> Block:
-    """Return the `vectors` (n, d) as float32: an array, or a csr_array for sparse vectors if `keep_sparse`.
+    """Return the `vectors` (n, d) as float32: an array, or, if `keep_sparse` is true, a csr_array for sparse vectors.
 
     `dim` is the required number of columns d, or None if any number is accepted. `name` says in messages which vectors
-    are wrong. Raises InputError if the vectors are not a table of real numbers with this number of columns. Raises
-    InputError that names the first row with NaN or infinity if there is such a row.
+    are wrong. Raises InputError if the vectors are not a table of real numbers, if the number of columns is not `dim`,
+    or if a row contains NaN or infinity. In the last case, the message has the number of the first such row.
     """
     if not isinstance(vectors, sparse.sparray | sparse.spmatrix):
         rows = to_array(vectors, name)
@@ -124,10 +128,9 @@ def to_rows(vectors: Vectors, name: str, dim: int | None = None, keep_sparse: bo
 def to_dense_views(vectors: Views, name: str, dims: Mapping[str, int | None] | None) -> dict[str, np.ndarray]:
     """Return the vectors of each encoder as encoder name -> float32 array (n, d). Sparse vectors become dense.
 
-    The arguments have the meaning that they have in `to_views`.
-
-    Raises InputError if an encoder is missing or unknown, if the encoders have different numbers of vectors, or if
-    vectors are not real numbers, are not finite, or have other dimensions than `dims` requires.
+    `to_views` explains the arguments. Raises InputError if an encoder is missing or unknown, if the encoders have
+    different numbers of vectors, or if vectors are not real numbers, are not finite, or have other dimensions than
+    `dims` requires.
     """
     blocks = to_views(vectors, name, dims, keep_sparse=False)
     return {name: block for name, block in blocks.items() if isinstance(block, np.ndarray)}
@@ -138,10 +141,11 @@ def to_views(
 ) -> dict[str, Block]:
     """Return the vectors of each encoder, as encoder name -> float32 vectors (n, d).
 
-    `dims` maps the name of each required encoder to its number of dimensions, or to None if any number is accepted.
-    `dims` is None if any encoders are accepted. Vectors that are not a mapping belong to the only encoder in `dims`, or
-    get the encoder name `name` if `dims` does not have exactly one encoder. `name`, such as image or text, also says in
-    messages which vectors are wrong. Sparse vectors become dense unless `keep_sparse` is true.
+    `dims` maps the name of each required encoder to its number of dimensions, or to None if any number is accepted. If
+    `dims` is None, any encoders are accepted. If `vectors` is not a mapping, it has the vectors of a single encoder.
+    This encoder is the only encoder in `dims`, or has the name `name` if `dims` is None or has several encoders.
+    `name`, such as image or text, also says in messages which vectors are wrong. Sparse vectors become dense unless
+    `keep_sparse` is true.
 
     Raises InputError if an encoder is missing or not in `dims`, if the vectors are not real numbers, have other
     dimensions or are not finite, or if the encoders have different numbers of vectors.
@@ -179,11 +183,11 @@ def _shape(block: Block) -> tuple[int, ...]:
 
 
 def to_array(vectors: ArrayLike, name: str) -> np.ndarray:
-    """Return real numbers as a float32 array of any shape. A column of arrays, as a data frame may contain, becomes a
-    matrix.
+    """Return real numbers as a float32 array of any shape.
 
-    Masked values become NaN, and numbers too large for float32 become infinite. Raises InputError, which speaks of the
-    `name` vectors, if the values are not real numbers.
+    A column of arrays, as a data frame may contain, becomes a matrix. Masked values become NaN, and numbers too large
+    for float32 become infinite. Raises InputError if the values are not real numbers. `name`, such as image, says in
+    the message which vectors are wrong.
     """
     try:
         masked = isinstance(vectors, np.ma.MaskedArray)

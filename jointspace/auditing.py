@@ -34,8 +34,8 @@ STEPS = ("l2",)
 class Findings(list[dict[str, Any]]):
     """The list of findings that `audit` returns, with one dictionary per finding.
 
-    A notebook shows the first 50 findings of a run with thumbnails of the photos. Findings in vectors are shown as a
-    plain list.
+    A notebook shows the first 50 findings with thumbnails of the photos if a run was audited. If vectors were audited,
+    it shows a plain list.
     """
 
     _draw: Callable[[Row], str] | None = None
@@ -56,13 +56,14 @@ def audit(
 ) -> Findings:
     """Find captions that are probably wrong, and near-duplicates in a run.
 
-    Pass either the folder of a `run`, which is audited as by the command `jointspace audit`, or image vectors (n, D)
-    and text vectors (m, d) with `owners`, in the form that `fit` describes. Rows with equal image vectors are one
-    image, with the number of the first row. Float32 arrays, such as memory-mapped files, are read in blocks and not
-    copied. `names` (n,) are the names of the images (default: the row numbers), and `texts` (m,) are the captions
-    (default: `NAME#k` for caption k of the image NAME). `seed` divides the images into folds. If a `run` is passed,
-    `owners`, `names`, `texts` and `seed` are ignored. Near-duplicates come first, then findings about all captions of
-    an image, and then findings about single captions. Each group is sorted, the most suspicious first.
+    Pass either the folder of a `run`, which is audited as by the command `jointspace audit`, or image vectors (n, D),
+    text vectors (m, d) and `owners`. The function `fit` describes the forms of the vectors and of `owners`. Rows with
+    equal image vectors are one image, which has the number of the first of these rows. Float32 arrays, such as
+    memory-mapped files, are read in blocks and not copied. `names` (n,) are the names of the images (default: the row
+    numbers), and `texts` (m,) are the captions (default: `NAME#k` for caption k of the image NAME). `seed` divides the
+    images into folds. If a `run` is passed, `owners`, `names`, `texts` and `seed` are ignored. Near-duplicates come
+    first, then findings about all captions of an image, and then findings about single captions. Each group is sorted,
+    the most suspicious first.
 
     Each finding has these columns:
 
@@ -71,12 +72,13 @@ def audit(
     - `image`, `image_id`: the name of the photo, and its row in the manifest or in `image_vectors`.
     - `captions`, `sentence_id`: the captions in question, and the row of a single caption, or -1 for all captions.
     - `rather`: the caption of another photo that fits this photo best.
-    - `rank`, `rivals`: the rank of the captions, from 1, when the photo is compared with them and `rivals` others.
+    - `rank`, `rivals`: the photo is compared with the captions in question and with `rivals` other captions. `rank` is
+      the rank of the captions in question, from 1.
     - `score`, `threshold`: a lower score is more suspicious. Captions with a score up to `threshold` are probably
       wrong. Further captions are listed because they have the lowest scores. For near-duplicates, the score is the
       correlation of the two images, which is at least `threshold`.
-    - `false_discovery_rate`: the least estimated share of right captions in a list of the lowest scores of this kind
-      that includes the finding.
+    - `false_discovery_rate`: the estimated share of right captions in a list of the findings of this kind with the
+      lowest scores. It is the least share over all such lists that include the finding.
     - `reliable`: whether this share is at most 10 percent. With fewer than 1,000 images, the true share can be larger.
     - `split`, `other_image`, `other_image_id`, `other_split`: in a run, the split of the photo, and the near-duplicate.
 
@@ -94,7 +96,7 @@ def audit(
 
     Raises UsageError unless either `run` or both kinds of vectors are passed. Raises InputError if the vectors, the
     `owners` or the numbers of names and texts are wrong, and if fewer than 100 images with different vectors have a
-    text. The captions of a run with fewer than 100 captioned photos are not checked, without an error.
+    text. If a run has fewer than 100 captioned photos, its captions are not checked, and no error is raised.
     """
     if (run is None) == (image_vectors is None) or (image_vectors is None) != (text_vectors is None):
         raise UsageError(
@@ -126,10 +128,11 @@ def audit(
 
 
 def _score(x: Mapping[str, np.ndarray], y: Mapping[str, Block], owners: np.ndarray, seed: int) -> tuple[Scores, Scores]:
-    """Score each image with all of its texts, and each single text, by cross-fitting. Return both kinds of scores.
+    """Score each image with all of its texts, and each single text, by cross-fitting.
 
-    `x` and `y` have the vectors of images (n, D) and of texts (m, d) by encoder, and `owners` (m,) the row of the image
-    of each text. No two images that have texts may have equal vectors. `seed` divides the images into folds.
+    Returns the scores of the images and the scores of the texts. `x` and `y` map encoders to the vectors of images (n,
+    D) and of texts (m, d). `owners` (m,) has the row of the image of each text. No two images that have texts may have
+    equal vectors. `seed` divides the images into folds.
     """
     n = len(next(iter(x.values())))
     folds = draw_folds(np.empty((0, 2), np.int64), n, seed)
@@ -176,9 +179,9 @@ def _audit_run(run: Run) -> Findings:
 def suggest(image_vectors: Views, count: int = 100, *, seed: int = 0) -> ChosenPhotos:
     """Choose `count` of n images whose captions teach `fit` the most, by their vectors (n, D) alone.
 
-    The vectors are an array, or a mapping of encoder names to arrays. The result has the row numbers of the images to
-    caption: `train` has the most useful images, the most useful first. `dev` and `test` have a tenth of `count` each,
-    rounded down, which are drawn at random with `seed`.
+    The vectors are an array, or a mapping of encoder names to arrays. The result has three lists of row numbers of the
+    images to caption. `train` has the most useful images, the most useful first. `dev` and `test` have images that are
+    drawn at random with `seed`. The length of each of these two lists is a tenth of `count`, rounded down.
 
     >>> chosen = suggest(np.random.default_rng(0).normal(size=(200, 16)), 50)
     >>> [len(rows) for rows in chosen]

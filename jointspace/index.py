@@ -107,16 +107,16 @@ class Index:
 
         The query is a text, an image, both, a `vector` (c,) of the joint space, or a `text_vector` (d,) of the text
         encoder. An image is a path or an opened Pillow image. If the query is a text and an image, the text has the
-        weight `weight`, from 0 to 1, and the image has the rest. Only images whose columns satisfy the condition
-        `where` are found, such as `price < 20`.
+        weight `weight`, from 0 to 1, and the image has the weight 1 - `weight`. Only images whose columns satisfy the
+        condition `where` are found, such as `price < 20`.
 
         Unless `match_text` is false, the words of a query without an image are also searched in the captions, file
-        names and columns. Images that have all of these words are merged by rank with the images that the vectors
-        find, and `matches` of their hits says where the words are, for example `caption`. An image whose identifier,
-        such as an inventory number, equals the text comes first. The vectors of the words `minus` are subtracted from
-        the vector of a single text, and the vectors of the words `plus` are added. `sort` is a column by which the
-        likely matches of a single text are sorted, dates from the newest. With a minus sign before the column, the
-        order is reversed.
+        names and columns. Images that have all of these words are merged by rank with the images that the vectors find,
+        and `matches` of their hits says where the words are, for example `caption`. An image whose identifier, such as
+        an inventory number, equals the text comes first. The vectors of the words `minus` are subtracted from the
+        vector of a single text, and the vectors of the words `plus` are added. `sort` is a column by which the likely
+        matches of a single text are sorted. Dates are sorted from the newest to the oldest. A minus sign before the
+        column reverses the order.
 
         Returns a list of hits, best first. A hit has a `rank` from 1, a `score`, and a `row`: the columns of the image
         in the table of the index. A higher score is a better match. The answer to a text or a `text_vector` also has a
@@ -237,7 +237,7 @@ class Index:
         return {name: encoder for name, encoder in restored.items() if isinstance(encoder, Centred)}
 
     def _embedded(self, embed: Callable[[], Items]) -> np.ndarray:
-        """Call `embed`, which embeds vectors of the caller, and return its result (n, c).
+        """Call `embed`, a function that embeds vectors of the caller, and return the embedded vectors (n, c).
 
         Raises InputError if the vectors of the caller do not have the dimensions that the model needs.
         """
@@ -322,8 +322,8 @@ class Index:
     def _row(self, vector: np.ndarray) -> np.ndarray:
         """Return a query vector as (1, c) float32.
 
-        Raises InputError if its length is not the dimension c of the index, or if it is not finite. Raises UsageError
-        if the model has several vectors per image.
+        Raises InputError if the length of the vector is not the dimension c of the index, or if the vector is not
+        finite. Raises UsageError if the model has several vectors per image.
         """
         self._require_vectors()
         row = to_array(vector, "query").reshape(1, -1)

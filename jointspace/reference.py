@@ -47,9 +47,12 @@ def _members(one: Documented) -> Iterator[tuple[str, FunctionType | property]]:
 
 
 def _heading(level: str, owner: str, name: str, one: Documented) -> list[str]:
-    """Return a heading with the name, and with the signature of a function. A long signature is a code block below.
+    """Return the lines of a heading with the name of a class, function or property, and with the signature of a
+    function.
 
-    `level` is the Markdown of the level, such as `##`. `owner` is the class of a method, followed by a dot, or "".
+    A signature that fits on one line is part of the heading. A longer signature is a code block below the heading.
+    `level` is the Markdown at the beginning of the heading, such as `##`. `owner` is the class of a method, followed by
+    a dot, or "".
     """
     call = _call(one) if isinstance(one, FunctionType) else ""
     if call and "\n" not in call:
@@ -87,8 +90,11 @@ def _prose(one: Documented) -> str:
 
 
 def _paragraph(text: str) -> str:
-    """Return a paragraph of a docstring as Markdown. A doctest or an indented paragraph becomes a code block. A list or
-    table stays as it is, and the lines of other paragraphs are filled again."""
+    """Return a paragraph of a docstring as Markdown.
+
+    A doctest or an indented paragraph becomes a code block. A list or table is not changed. Other paragraphs are
+    wrapped into lines of at most MAX_LINE_CHARACTERS characters.
+    """
     if text.startswith(">>>"):
         return f"```pycon\n{text}\n```"
     if re.match(r"(    .*\n?)+$", text):

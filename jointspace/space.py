@@ -50,8 +50,8 @@ TEXT = "text"
 MIN_IMAGES = 10
 """Minimum number of different images with a text for a fit. With fewer images, `fit` raises InputError."""
 HELD_OUT_INTERVAL = 10
-"""Number of images with a text per held-out image. At least two images, and at most MAX_HELD_OUT images, are held out
-in all."""
+"""Interval between held-out images: one of this number of images with a text is held out. In all, at least two images
+and at most MAX_HELD_OUT images are held out."""
 MAX_HELD_OUT = 1000
 """Maximum number of images that are held out."""
 
@@ -92,8 +92,8 @@ class Pairs:
     def rows(self, images: np.ndarray | slice, owners: np.ndarray, texts: np.ndarray | slice) -> "Pairs":
         """Return the pairs with only the rows `images` of the images and the rows `texts` of the texts.
 
-        `owners` (m,) has, for each text of this object, the row of the text's image in the returned pairs. The values
-        of texts that are left out are not used.
+        `owners` (m,) has a value for each text of this object: the row of the text's image in the returned pairs. The
+        values for texts that are not in `texts` are not used.
         """
         kept = {name: block[images] for name, block in self.images.items()}
         return Pairs(kept, {name: block[texts] for name, block in self.texts.items()}, owners[texts])
@@ -103,7 +103,7 @@ class FittedSpace:
     """Normalized CCA (Gong et al. 2014, eq. 2) of image and text vectors. `fit` returns a FittedSpace.
 
     `choice` has the settings that were best on the held-out images, under their names in the grid of `fit`.
-    `choice["transfer"]` has the settings for the pairs `weak`, and is empty without such pairs.
+    `choice["transfer"]` has the settings for the pairs `weak` of `fit`, and is empty without such pairs.
     `choice["text_weights"]` has the weight of each text encoder. `choice["recall_sum"]` and `choice["mean_rank"]` are
     the results of these settings on the held-out images: the sum of the six recalls in percent, and the mean rank of
     both directions. The space itself is fitted to all pairs, including the held-out images.
@@ -382,9 +382,10 @@ class GridSearch:
 
 
 def _recall(model: NormalizedCCA | ZeroShot, pairs: Pairs) -> dict[str, Json]:
-    """Return `image_to_sentence` and `sentence_to_image` -> recall@1, recall@5 and recall@10 of the `model` in percent.
+    """Return the recalls of the `model` in percent, as direction -> recall@1, recall@5 and recall@10.
 
-    Each image of `pairs` searches among their texts, and each text among their images.
+    The directions are `image_to_sentence` and `sentence_to_image`. Each image of `pairs` searches among the texts of
+    `pairs`, and each text searches among the images of `pairs`.
     """
     sides = model.embed_images(pairs.images), model.embed_sentences(pairs.texts)
     ranks = count_ranks(*sides, pairs.owners, model.metric)

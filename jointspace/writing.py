@@ -22,7 +22,7 @@ from pipeline.storage.json_files import fingerprint
 from pipeline.storage.parameters import MODEL, digest_tensors, read_parameters
 
 SPLIT = "gallery"
-"""Split that all images of the index have in its table."""
+"""Name of the split of all images of the index. The table of the index has this name in each row."""
 
 
 @dataclass(frozen=True)

@@ -59,10 +59,10 @@ class RejectLimitError(JointspaceError):
 
 
 def too_many(rejected: int, given: int, limit: float) -> bool:
-    """Return whether too many inputs were rejected: whether the number `rejected` is more than the share `limit` (0 to
-    1) of the number of all inputs, `given`.
+    """Return whether more inputs were rejected than the configuration allows.
 
-    A single rejected input is never too many, unless `limit` is zero.
+    The allowed number is the share `limit` (0 to 1) of `given`, the number of all inputs. A single rejected input is
+    never too many, unless `limit` is zero.
     """
     return rejected > max(limit * given, limit > 0)
 
@@ -70,8 +70,8 @@ def too_many(rejected: int, given: int, limit: float) -> bool:
 def brief(error: BaseException) -> str:
     """Return the message of an error on one line, cut to MAX_REASON_CHARACTERS.
 
-    The name of its type precedes the message, unless the error is a JointspaceError, because messages of libraries may
-    be empty.
+    The name of the type of the error precedes the message, because messages of libraries may be empty. A
+    JointspaceError has no such name before its message.
     """
     message = str(error) if isinstance(error, JointspaceError) else f"{type(error).__name__}: {error}"
     return textwrap.shorten(message, MAX_REASON_CHARACTERS, placeholder=" ...")

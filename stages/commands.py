@@ -29,8 +29,8 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 class _ConfigType(click.Path):
     """A type of click for the path of a configuration. Raises UsageError for a folder.
 
-    The message names the configuration in the folder, or the configuration in the current folder that has the name of
-    the folder. If there is neither, the message has the command that writes a configuration.
+    The message suggests the configuration in the folder, or else the configuration in the current folder that has the
+    name of the folder. If neither exists, the message has the command that writes a configuration.
     """
 
     def convert(
@@ -177,10 +177,10 @@ def runnable(text: str) -> str:
 
 @cache
 def _program(name: str) -> str:
-    """Return the path of the program `name` that is installed beside this Python, relative if it is in or below the
-    current folder.
+    """Return the path of the program `name` that is installed beside this Python, quoted for a shell.
 
-    Return `name` itself if the shell finds this program by its name, or if this Python has no such program.
+    The path is relative if the program is in or below the current folder. If the shell finds this program by its name,
+    or if this Python has no such program, `name` itself is returned.
     """
     installed = Path(sys.executable).with_name(name)
     found = shutil.which(name)
@@ -216,11 +216,11 @@ def only_index(command: str) -> Path:
 
 
 def require_order(folder: Path, rest: Sequence[str], accepts: Callable[[Path], bool], command: str) -> None:
-    """Check that the arguments of a command are not in the wrong order, with its folder at the end.
+    """Raise UsageError, with the right order, if the folder of a command is the last and not the first argument.
 
     `folder` is the first argument, `rest` are the other arguments, and `command` is the name of the command.
-    `accepts(path)` says whether the command can use the folder `path`. Raises UsageError, with the right order, if the
-    command cannot use `folder`, but can use the last argument. Other wrong arguments are not reported.
+    `accepts(path)` says whether the command can use the folder `path`. The error is raised if the command can use the
+    last argument, but cannot use `folder`. Other wrong arguments are not reported.
     """
     from pipeline.errors import UsageError
 
@@ -289,8 +289,11 @@ def say_next(following: Callable[[], str | None]) -> None:
 
 
 def begin(root: Path, config_path: Path | None) -> "Run":
-    """Open the run in the folder `root`. If `config_path` is given, this file replaces the stored configuration of the
-    run on the disk, and otherwise the stored configuration is used."""
+    """Open the run in the folder `root` with its stored configuration.
+
+    If `config_path` is given, the run gets the configuration in this file, and the file replaces the stored
+    configuration.
+    """
     from pipeline.run.run import Run
 
     if config_path is None:

@@ -1,4 +1,4 @@
-"""Checks of a configuration whose keys are valid: choices that would fail hours later, or have no effect, are found."""
+"""Checks of a configuration whose keys are valid, for choices that would fail hours later or have no effect."""
 
 import os
 from collections.abc import Iterable, Iterator, Mapping

@@ -54,7 +54,8 @@ class EncoderEntry(Section):
     def base(self) -> str | None:
         """The name of the other encoder that this encoder depends on, or None if there is none.
 
-        It is the encoder whose regions are pooled, or the encoder in `made_by`, which made the precomputed vectors.
+        The other encoder is the encoder whose regions are pooled, or the encoder that made the precomputed vectors (the
+        key `made_by`).
         """
         return None
 
@@ -133,8 +134,8 @@ Deviation = Annotated[Number, Field(ge=0.001)]
 overflow."""
 
 OWN_PREPROCESSING = ("resize", "mean", "std", "interpolation")
-"""Keys of the entry of an image encoder that may be null only for models of other libraries, which have their own
-preprocessing."""
+"""Keys of the entry of an image encoder. These keys may be null only for models of other libraries, which have their
+own preprocessing."""
 
 
 def require_torchvision(name: str, kind: str) -> None:
@@ -160,7 +161,10 @@ class ImageVectorsEntry(EncoderEntry):
 
     @property
     def roots(self) -> bool:
-        """Whether the default transforms include signed square roots, because few of the features are negative."""
+        """Whether the default transforms of the features include signed square roots.
+
+        The value is true for kinds of encoders whose features are rarely negative.
+        """
         return self.spec.roots
 
 
@@ -402,8 +406,11 @@ class LibraryImagesEntry(LibraryEntry, ImageEntry):
     @model_validator(mode="before")
     @classmethod
     def _choose_weights(cls, values: object) -> object:
-        """Return a copy of the mapping `values` in which `weights`, if it is missing or null, is `file` if the entry
-        names a file, and otherwise `hub`. Other values are returned unchanged."""
+        """Add the key `weights` to an entry in which this key is missing or null.
+
+        The value is `file` if the entry names a file, and otherwise `hub`. Returns a copy of the mapping `values`. A
+        mapping with `weights`, and a value that is not a mapping, are returned unchanged.
+        """
         if isinstance(values, Mapping) and values.get("weights") is None:
             return {**values, "weights": "file" if values.get("file") else "hub"}
         return values
@@ -431,9 +438,9 @@ class TimmEntry(ImageWeights, LibraryImagesEntry):
 
     @property
     def roots(self) -> bool:
-        """Whether signed square roots are among the default transforms of the features.
+        """Whether the default transforms of the features include signed square roots.
 
-        It is false for an inner layer, because about half of the features of many inner layers are negative.
+        The value is false for an inner layer, because about half of the features of many inner layers are negative.
         """
         return self.spec.roots and self.layer is None
 
@@ -489,8 +496,8 @@ class TextEntry(EncoderEntry):
     def own(self) -> "TextEntry":
         """This entry itself.
 
-        In earlier versions, the settings of a kind were in a section of the entry, which classes of users read by this
-        property. They can still do so.
+        In earlier versions, an entry had a section with the settings of its kind. Classes of users read this section by
+        this property, and can still use the property.
         """
         return self
 

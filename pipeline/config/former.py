@@ -52,8 +52,11 @@ def accept_former_spelling(values: Mapping[str, object]) -> Values:
 
 
 def _rewrite(values: Values, names: tuple[str, ...], rewrite: Callable[[Values, str], Values]) -> Values:
-    """Return a copy of `values` in which `rewrite(mapping, key)` replaces each mapping in the lists under the keys
-    `names`."""
+    """Return a copy of `values` in which the mappings in some lists are rewritten.
+
+    `names` are the keys of these lists. `rewrite(mapping, name)` returns the mapping that replaces a mapping in the
+    list `name`.
+    """
     full = dict(values)
     for name in names:
         entries = values.get(name)

@@ -53,8 +53,8 @@ SHOWN_BELOW = {
     "train_defaults": [spec.key for spec in MODELS if spec.section and spec.defaults == "train_defaults"],
     "language_defaults": [spec.key for spec in GENERATORS],
 }
-"""Key of shared settings -> the keys of the sections that config/default.yaml shows after the shared settings. Each
-section has the settings of a registered model or generator."""
+"""Key of a section with shared settings -> the keys of the sections that config/default.yaml shows after this section.
+Each of them has the settings of one registered model or generator."""
 COMMENT_COLUMN = 40
 """Column in which comments begin in config/default.yaml."""
 YAML_HEAD = """\
@@ -210,7 +210,8 @@ class Row(NamedTuple):
 
     path: tuple[str, ...]
     default: str | None
-    """The default as YAML. It is None for a required key, and for a section if keys follow below it (otherwise {})."""
+    """The default as YAML. It is None for a required key, and for a section whose keys follow in rows below this row.
+    It is `{}` for a section without such rows."""
     sentence: str
     title: str | None
     """The title of the group of keys that begins with this key, or None if no group begins with this key."""
@@ -231,9 +232,10 @@ def rows() -> Iterator[Row]:
 def _rows(path: tuple[str, ...], field: FieldInfo, shown: dict[type, str], entry: bool = False) -> Iterator[Row]:
     """Yield the row of the key at `path`, and the rows of the keys below it.
 
-    `shown` maps the class of each section that was yielded before to its path, and gets the new sections. For a section
-    that extends a class in `shown`, only the additional keys are yielded, and the description of the section lists the
-    defaults that differ. `entry` says whether the key is inside a list or a mapping of sections.
+    `shown` maps the class of each section that was yielded before to the path of the section. New sections are added to
+    `shown`. For a section that extends a class in `shown`, only the additional keys are yielded, and the description of
+    the section lists the defaults that differ. `entry` says whether the key belongs to the entries of a list or a
+    mapping of sections.
     """
     if kinds := _kinds(field.annotation):
         yield Row(path, _written(field.default), field.description or "", field.title, entry)
@@ -271,7 +273,7 @@ def _kind_rows(path: tuple[str, ...], kinds: list[type[EncoderEntry]], shown: di
 
     Kinds share a row if the default and the description of the key are the same. The description then begins with the
     names of these kinds, unless they are all kinds. `shown` maps the class of each section that was yielded before to
-    its path, and gets the new sections.
+    the path of the section. New sections are added to `shown`.
     """
     variants: dict[tuple[str, str, str], list[type[EncoderEntry]]] = {}
     for kind in kinds:
@@ -303,8 +305,9 @@ def _kinds(annotation: object) -> list[type[EncoderEntry]]:
 def _entries(path: tuple[str, ...], annotation: object) -> tuple[tuple[str, ...], type[Section] | None]:
     """Return the path and the section of the keys below `path`.
 
-    For a list or a mapping of sections, the path ends in `[]` or has the further part `NAME`. For any other
-    `annotation` that is not a section, the section is None.
+    `annotation` is the type of the key at `path`. For a section, the path is `path`. For a list of sections, `[]` is
+    appended to the last key of the path. For a mapping of sections, `NAME` is added to the path. For any other type,
+    the section is None.
     """
     if get_origin(annotation) in (Annotated, Union, UnionType):
         found = [_entries(path, kind) for kind in get_args(annotation)]

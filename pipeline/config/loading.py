@@ -45,11 +45,11 @@ class UniqueKeys(SafeLoader):
 
 
 def count_nodes(node: yaml.Node, counts: dict[int, int]) -> int:
-    """Return the number of nodes of YAML in `node`: itself, and all keys and values below it. What an alias stands for
-    is counted each time the alias is used.
+    """Return the number of YAML nodes in `node`: the node itself, and all keys and values below it.
 
-    `counts` keeps the count of each visited node by its id, so that no node of the file is visited twice. Raises
-    ValueError if an alias contains itself, or if there are more than MAX_YAML_NODES nodes.
+    An alias counts as all nodes that it stands for, at each use of the alias. `counts` maps the id of each visited node
+    to the count of the node, so that no node of the file is visited twice. Raises ValueError if an alias contains
+    itself, or if there are more than MAX_YAML_NODES nodes.
     """
     if id(node) not in counts:
         counts[id(node)] = 0  # While the nodes below are counted, an alias that leads back to this node finds 0.
@@ -158,8 +158,8 @@ def _name_models(values: Mapping[str, object]) -> dict[str, object]:
 def _spread_seeds(values: Mapping[str, object]) -> dict[str, object]:
     """Return a copy of the configuration in which each variant that has `seeds` is replaced by one variant per seed.
 
-    The new variants have the names NAME-seedK. In all lists that have the name of the former variant, the names of the
-    new variants are in its place.
+    The new variants of a variant NAME have the names NAME-seedK. In each list that contains NAME, the names of the new
+    variants replace NAME.
     """
     full = dict(values)
     ensembles = full.get("ensembles")

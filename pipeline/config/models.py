@@ -79,8 +79,8 @@ class FitSettings(Section):
 
 
 class TransferSettings(Section):
-    """Settings of a fit that uses auxiliary pairs. The text before the colon of a description names the trainings that
-    use the key. Every combination of the values in the lists that a training uses is tried on dev."""
+    """Settings of a fit that uses auxiliary pairs. Each description begins with the names of the trainings that use the
+    key. A training tries every combination of the values of its keys on dev."""
 
     beta: NonNegatives = key((0.1, 0.3, 1), "joint: factor on the vectors of auxiliary pairs.")
     auxiliary_dimensions: Positives = key(
@@ -476,7 +476,7 @@ class Model:
     fit: FitSettings
     transfer: TransferSettings
     word_vectors: WordVectorsSettings
-    """The settings of the word vectors from which the training of a model that reads words starts."""
+    """The settings of word vectors. The training of a model that reads words starts from such word vectors."""
     named: Mapping[str, Any] = field(compare=False)
     """The settings that the variant itself sets, as in `Variant.named`. A model without a variant sets none."""
 

@@ -38,7 +38,7 @@ feature is negative. If half of the features are negative, the roots lower this 
 
 
 def weighted(steps: tuple[str, ...], weight: float) -> tuple[str, ...]:
-    """Return the transforms `steps`, followed by the product with `weight` unless it is 1."""
+    """Return the transforms `steps`. Unless `weight` is 1, a product with `weight` is added as the last transform."""
     return steps if weight == 1 else (*steps, f"times {weight!r}")
 
 
@@ -151,8 +151,10 @@ class Config(OwnKeys):
         return self._recipe(name).refitted
 
     def hubness_method(self, name: str) -> ChosenHubness:
-        """Return the hubness correction of a model, `none` for a model without a correction. An ensemble has none, but
-        its members may have one."""
+        """Return the hubness correction of a model, or `none` for a model without a correction.
+
+        The correction of an ensemble is `none`, but members of the ensemble may have a correction.
+        """
         return self._recipe(name).steps.hubness
 
     def uncorrected(self, name: str) -> str | None:
@@ -172,7 +174,8 @@ class Config(OwnKeys):
     def start(self, name: str) -> str | None:
         """Return the name of the model from which the training of `name` starts, or None for a start from scratch.
 
-        A refit starts from a refit. Raises UsageError if the configuration does not have the required model.
+        If `name` is a refit, the returned model is a refit too. Raises UsageError if the configuration does not have
+        the required model.
         """
         recipe = self._recipe(name)
         if recipe.starts_from and not recipe.start:
@@ -183,11 +186,11 @@ class Config(OwnKeys):
         return recipe.start
 
     def rate_source(self, name: str) -> str | None:
-        """Return the name of the model from which the training of `name` takes the learning rate, or None.
+        """Return the name of the model whose learning rate is also used in the training of `name`, or None.
 
-        If models differ only in their seeds and have several learning rates to try, dev chooses the rate of the first
-        of these models, and the others take this rate. The result is None if `name` itself is the first, if it has a
-        single learning rate or none, and if it is a refit.
+        The configuration can have models that differ only in their seeds and have several learning rates to try. For
+        such models, dev chooses the rate of the first model, and the other models use this rate. The result is None if
+        `name` is the first of these models, has one learning rate or none, or is a refit.
         """
         model = self.model(name)
         if not isinstance(model.settings, TrainSettings) or len(model.settings.rates) == 1 or self.refits(name):
@@ -197,7 +200,7 @@ class Config(OwnKeys):
         return None if first == name else first
 
     def every_model(self) -> list[str]:
-        """Return `models` and all models that are needed to make them.
+        """Return the names of the models in the key `models`, and of all models that are needed to make these models.
 
         Raises UsageError if the configuration does not have a model from which another model starts.
         """
@@ -255,7 +258,7 @@ class Config(OwnKeys):
 
     @cached_property
     def _recipes(self) -> dict[str, Recipe]:
-        """The recipes of all models that the configuration names, and of all models that these need."""
+        """The recipes of all models that the configuration names, and of all models that these models need."""
         written: dict[str, tuple[Base, Steps]] = {}
         for name, variant in self.single.items():
             written[name] = self.meaning(name, variant), Steps(variant.refit, variant.hubness)
@@ -275,7 +278,7 @@ class Config(OwnKeys):
     def evaluations(self) -> list[tuple[str, str, str]]:
         """Return (model, split, protocol) for each evaluation.
 
-        A generator that is evaluated by perplexity is a model with the name that `ranker` returns.
+        A generator that is evaluated by perplexity counts as a model with the name that `ranker` returns.
         """
         judged = [(name, split) for name in self.models for split in self.judged_splits(name)]
         ranked = product(map(ranker, self.evaluate.generators), self.evaluate.splits)
@@ -283,12 +286,15 @@ class Config(OwnKeys):
         return [(name, split, protocol) for name, split in judgements for protocol in self.evaluate.protocols]
 
     def aligned_splits(self, splits: Sequence[str] = DESCRIBED) -> list[tuple[str, str]]:
-        """Return all pairs (model, split) of `splits` and the models in `models` that have a vector for each region of
-        an image and for each word of a caption."""
+        """Return all pairs (model, split) of the models that can align words with regions, and of `splits`.
+
+        These are the models in the key `models` that have a vector for each region of an image and for each word of a
+        caption.
+        """
         return list(product([name for name in self.models if self.model(name).spec.aligned], splits))
 
     def phrase_splits(self, splits: Sequence[str] = DESCRIBED) -> list[tuple[str, str]]:
-        """Return all pairs (model, split) of `splits` and the models that embed noun phrases.
+        """Return all pairs (model, split) of the models that embed noun phrases, and of `splits`.
 
         The models are `phrases.models`, or, if this key is null, the models in `models` that learn from phrases.
         """
@@ -329,8 +335,11 @@ class Config(OwnKeys):
         return steps[0] if len(set(steps)) == 1 else tuple(steps)
 
     def _maker(self, name: str) -> str:
-        """Return `name`, or, if the encoder `name` has precomputed features and `made_by` is set, the value of
-        `made_by`."""
+        """Return the name of the encoder that made the features of the image encoder `name`.
+
+        The result is the value of the key `made_by` if the features are precomputed and this key is set. Otherwise the
+        result is `name`.
+        """
         entry = self.encoder(name)
         return entry.base or name if entry.spec.reads == "vectors" else name
 
@@ -348,8 +357,11 @@ class Config(OwnKeys):
         return find("text encoder", name, (*self.text_encoders, *self.query_text_encoders))
 
     def entry(self, path: str) -> EncoderEntry:
-        """Return the entry of the encoder NAME for `path`: `encoders/NAME` or `features/NAME` for an image encoder, and
-        `text/encoders/NAME` or `text/NAME` for a text encoder."""
+        """Return the entry of the encoder that a path names.
+
+        The path is `encoders/NAME` or `features/NAME` for an image encoder, and `text/encoders/NAME` or `text/NAME` for
+        a text encoder.
+        """
         folder, _, name = path.rpartition("/")
         return self.encoder(name) if folder in ("encoders", "features") else self.text_encoder(name)
 
@@ -362,10 +374,11 @@ class Config(OwnKeys):
 def make_recipes(written: Mapping[str, tuple[Base, Steps]]) -> dict[str, Recipe]:
     """Return the recipes of all models by name: the models in `written`, and all models that these need.
 
-    `written` has the base and the steps of each model that the configuration names. The base of a model with steps gets
-    the name of the first written model without steps that equals the base. If there is none, the name is `NAME-plain`
-    for the model NAME. Another needed model without a name is named after its base and its steps. If the model to start
-    from does not exist, `start` of the recipe is None, and `Config.start` raises an error.
+    `written` has the base and the steps of each model that the configuration names. The base of a model with steps is a
+    model without steps, which needs a name too. If `written` has an equal model without steps, the base has the name of
+    this model, or of the first of several. Otherwise, the base of the model NAME has the name `NAME-plain`. Any other
+    needed model without a name is named after its base and its steps. If the model to start from does not exist,
+    `start` of the recipe is None, and `Config.start` raises an error.
     """
     bases = {name: base for name, (base, steps) in written.items() if not steps.endings}
     models: dict[str, tuple[str, Steps]] = {}
@@ -438,11 +451,10 @@ def _listed(names: tuple[str, ...] | None, entries: Sequence[Named]) -> tuple[st
 
 
 def laid(section: AnySection, values: Mapping[str, object], where: str, beside: tuple[str, ...] = ()) -> AnySection:
-    """Return a copy of `section` in which `values` replace the present values, and nested mappings are merged, or
-    `section` itself if `values` is empty.
+    """Return a copy of `section` in which `values` replace the present values, and nested mappings are merged.
 
-    For messages, `where` is the key of the section, and `beside` are legal keys that the section does not have. Raises
-    UsageError, with the key, if a value is wrong.
+    If `values` is empty, `section` itself is returned. For messages, `where` is the key of the section, and `beside`
+    are legal keys that the section does not have. Raises UsageError, with the key, if a value is wrong.
     """
     if not values:
         return section

@@ -105,7 +105,8 @@ processes inherit this variable."""
 def allow(places: Iterable[str]) -> None:
     """Permit the import of the code at these import paths, in this process and in processes that it starts later.
 
-    The caller must make sure that the user has named these paths, and not only a file such as a stored model.
+    The caller must make sure that the user has named these paths. Paths that only a file names, such as a stored model,
+    must not be permitted.
     """
     os.environ[ALLOWED] = ",".join(sorted({*os.environ.get(ALLOWED, "").split(","), *places} - {""}))
 
@@ -162,12 +163,13 @@ def _import_with_former_names(place: str) -> Any:
 
 
 def find_spec(what: str, name: str, specs: Sequence[AnySpec], other: AnySpec | None = None) -> AnySpec:
-    """Return the registered spec with this name, or make a spec if `name` is the import path of a class.
+    """Return the registered spec with this name. If `name` is the import path of a class, make a spec for the class.
 
-    The made spec is a copy of the spec of the registered base class of the class. Without such a base class, it is a
-    copy of `other`, or has default values if `other` is None. The fields in the mapping SPEC of the class replace the
-    fields of the copy. `what` is the noun for the class in messages. Raises UsageError for an unknown name or a wrong
-    class, and if the user has not allowed the import path.
+    The new spec is a copy of the spec of the registered class from which the class inherits. If there is no such
+    registered class, the new spec is a copy of `other`, or has default values if `other` is None. The class can have a
+    mapping SPEC of names of fields to values, which replace the values of the copy. `what` is the noun for such a class
+    in messages. Raises UsageError for an unknown name or a wrong class, and if the user has not allowed the import
+    path.
     """
     return _outside(what, import_allowed(what, name), name, specs, other) if ":" in name else find(what, name, specs)
 
@@ -200,8 +202,8 @@ class EncoderSpec(Spec):
 
     modality: Modality
     reads: Literal["pixels", "regions", "texts", "vectors"]
-    """The input of the encoder. `regions` are the features of regions that another encoder has computed, which the key
-    `of` of the entry names, and `vectors` are precomputed vectors."""
+    """The input of the encoder. `regions` are features of regions. The key `of` of the entry names the encoder that has
+    computed these features. `vectors` are precomputed vectors."""
     library: bool = False
     """Whether the encoder is a model of another library, which is stored in the format of this library."""
     learned: bool = False

@@ -34,12 +34,11 @@ def restore(name: str, settings: Mapping[str, Any], tensors: Mapping[str, Any], 
 FACTORIES = ("empty", "zeros", "ones", "full", "rand", "randn", "arange", "linspace", "eye")
 """Functions of torch that make a tensor of a given size."""
 FREE_ELEMENTS = 1 << 27
-"""Number of elements of tensors that torch may allocate while a stored network is restored, in addition to STORED_TIMES
-times the stored elements. A whole network is built before it is cut, and the stored side of a dual encoder can be a
-small part of the whole network."""
+"""Number of tensor elements that torch may allocate while a stored network is restored, in addition to STORED_TIMES
+elements for each stored element. A whole network is built before it is cut, and the stored side of a dual encoder can
+be a small part of the whole network."""
 STORED_TIMES = 8
-"""Number of elements of tensors that torch may allocate, while a stored network is restored, per element of the stored
-tensors."""
+"""Number of tensor elements that torch may allocate for each stored element while a stored network is restored."""
 MIN_COUNTED_ELEMENTS = 1 << 10
 """Smallest number of elements that `limited` counts for a new tensor, so that the number of tensors is limited too."""
 

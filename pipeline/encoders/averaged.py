@@ -17,7 +17,8 @@ from pipeline.text.vocabulary import KnownTerms
 from pipeline.text.wordvectors import WordVectors
 
 LANGUAGE_SAMPLE = 10_000
-"""Largest number of training captions, from the first on, whose words decide whether the captions are English."""
+"""Largest number of training captions whose words decide whether the captions are English. The first captions are used.
+"""
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -53,8 +54,11 @@ class WordsEncoder(KnownTerms, TextEncoder):
 
     @staticmethod
     def read_known(settings: Settings, tensors: Mapping[str, np.ndarray]) -> tuple[TermSettings, WordVectors]:
-        """Return the arguments of the constructor from stored settings and tensors. Raises ValueError if a word is not
-        a text or a vector is not finite, and KeyError if a part is missing."""
+        """Return the arguments of the constructor from stored settings and tensors.
+
+        Raises ValueError if a word is not a text or a vector is not finite, and KeyError if a setting or a tensor is
+        missing.
+        """
         split = TermSettings.from_dict(settings["split"])
         if not all(isinstance(word, str) for word in settings["words"]) or not np.isfinite(tensors["vectors"]).all():
             raise ValueError("a word is not a text, or a vector contains NaN or infinity")
@@ -73,11 +77,11 @@ def word_settings(texts: TrainTexts) -> TermSettings:
 
 
 def find_vectors(entry: "WordVectorsEntry", texts: TrainTexts) -> WordVectors:
-    """Return the word vectors that an encoder's entry names: the vectors that the run has trained on its captions, or
-    the vectors in a file of the user.
+    """Return the word vectors that an encoder's entry names.
 
-    From a file, the vectors of the words in the training captions are read, and also the vectors of the first words in
-    the file, as many as the key `words` of the entry says.
+    These are the vectors that the run has trained on its captions, or the vectors in a file of the user. From a file,
+    two groups of vectors are read: the vectors of the words in the training captions, and the vectors of the first
+    words in the file. The key `words` of the entry is the number of these first words.
     """
     if entry.corpus:
         return texts.corpus()
@@ -141,7 +145,10 @@ class AveragedEncoder(WordsEncoder):
         return self._bags(words).sum(axis=1)
 
     def _bags(self, texts: Sequence[str]) -> "csr_array":
-        """Return a matrix (n, V) float32 with the idf of each word of each text, once per occurrence."""
+        """Return a sparse matrix (n, V) float32 with one entry for each occurrence of a known word in a text.
+
+        The value of an entry is the idf of the word. The entries of a repeated word add up.
+        """
         rows = [self.rows(text) for text in texts]
         columns = np.fromiter(chain.from_iterable(rows), np.int64)
         indptr = np.cumsum([0, *map(len, rows)])

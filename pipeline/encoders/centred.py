@@ -21,8 +21,8 @@ class Centred(TextEncoder):
     """Text encoder that returns (y - mean) M for the dense vectors y of another encoder.
 
     `mean` is (dim,), and `matrix` M is (dim, dim), or None for the identity. The vector of a text that the other
-    encoder does not know is zero. The methods `save`, `word_factors`, `knows` and others about words are the methods of
-    the other encoder.
+    encoder does not know is zero. The method `save`, and the methods about words, such as `word_factors` and `knows`,
+    are the methods of the other encoder.
     """
 
     def __init__(self, encoder: TextEncoder, mean: np.ndarray, matrix: np.ndarray | None) -> None:

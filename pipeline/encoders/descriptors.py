@@ -95,8 +95,8 @@ def colour_sift(pixels: np.ndarray, grid: PatchGrid) -> np.ndarray:
 def hog(pixels: np.ndarray, grid: PatchGrid) -> np.ndarray:
     """Compute histograms of oriented gradients at the grid points: (n_points, 36) float32.
 
-    Each square of the grid has 2 x 2 cells with histograms of 9 orientations. At each pixel, the channel with the
-    strongest gradient counts.
+    Each square of the grid has 2 x 2 cells with histograms of 9 orientations. The gradient at a pixel is the gradient
+    of the channel in which it is strongest.
     """
     block = (grid.patch,) * 2
     cell = (grid.patch // 2,) * 2

@@ -65,13 +65,13 @@ def detect(
 ) -> Iterator[Candidates]:
     """Yield region proposals for each image (height, width, 3) uint8, the best first, in pixels of the image.
 
-    `stage` is `detections` (boxes of all classes) or `rpn` (the output of the region proposal network). There are no
-    proposals for a Failure, and none for an image that is so elongated that its shorter side vanishes when the image is
-    resized for the network.
+    `stage` is `detections` (boxes of all classes) or `rpn` (the output of the region proposal network). A Failure has
+    no proposals. A very elongated image has no proposals if its shorter side vanishes when the image is resized for the
+    network.
 
-    `most` images are read at once. Images of the same shape among them go through the network together, or in smaller
-    batches if the memory of the GPU is full. torchvision would pad images of different shapes, which changes the
-    results near the edges. If `in_tf32` is true, a GPU rounds the factors of products to TF32.
+    At most `most` images are read at once. Images that are read at once and have the same shape form a batch, or
+    several smaller batches if the memory of the GPU is full. torchvision would pad images of different shapes, which
+    changes the results near the edges. If `in_tf32` is true, a GPU rounds the factors of products to TF32.
     """
     network = network.to(device)
     batcher = OomBatcher(most, "image")

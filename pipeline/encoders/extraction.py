@@ -156,9 +156,10 @@ def extract_in_step(
 ) -> Iterator[list[np.ndarray]]:
     """Extract features of images with several encoders at once, group by group.
 
-    `pictures` yields for each image the pixels for each of the `extractors`. `lengths` yields the number of images in
-    each group. For each group, yield the features (n, dim) float32 by each extractor. A batch has only images of one
-    group. A GPU gets the first batch of a group before the features of the previous group are awaited.
+    `pictures` yields, for each image, a sequence with the pixels for each of the `extractors`. `lengths` yields the
+    number of images in each group. For each group, the function yields a list with the features (n, dim) float32 by
+    each extractor. A batch has only images of one group. A GPU gets the first batch of a group before the function
+    waits for the features of the previous group.
     """
     pictures = iter(pictures)
     before = None

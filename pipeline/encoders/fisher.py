@@ -56,8 +56,8 @@ class FisherEncoder(WordsEncoder):
         """Fit the mixture to the vectors of all words of the training captions, or of a random sample of these words.
 
         The key `sample` of the entry is the largest number of words in the sample. A word counts as often as it occurs
-        in the captions. Raises InputError if there are not more different words than components, or if the file of word
-        vectors cannot be read.
+        in the captions. Raises InputError if the number of different words is not greater than the number of
+        components, or if the file of word vectors cannot be read.
         """
         assert material.texts is not None
         texts = material.texts

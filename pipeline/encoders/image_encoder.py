@@ -99,8 +99,8 @@ AnyModule = TypeVar("AnyModule", bound=nn.Module)
 
 
 def to_channels_last(module: AnyModule) -> AnyModule:
-    """Convert the weights of a module in place to the memory format channels last, in which images are stored too, and
-    return the module."""
+    """Convert the weights of a module in place to the memory format channels last, and return the module. Images are
+    stored in this format, too."""
     return module.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]  # not in torch's stubs
 
 

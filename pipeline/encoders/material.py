@@ -29,7 +29,8 @@ PLAIN_WORDS = TermSettings(lemmatise=False, stop_words=(), max_ngram=1, max_char
 
 
 class LibraryFiles(Protocol):
-    """The files that another library has saved for a stored encoder: their folder, and their paths below it."""
+    """The folder with the files that another library has saved for a stored encoder, and the paths of these files
+    relative to the folder."""
 
     @property
     def folder(self) -> Path: ...
@@ -39,7 +40,8 @@ class LibraryFiles(Protocol):
 
 
 class EncoderParts(NamedTuple):
-    """A stored encoder: its `settings` (JSON), its `tensors`, and the files of its library, if it has one."""
+    """A stored encoder: its `settings` (JSON), its `tensors`, and the files that another library has saved for it, or
+    None if there are none."""
 
     settings: Settings
     tensors: Mapping[str, np.ndarray]

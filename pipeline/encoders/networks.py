@@ -44,9 +44,10 @@ def build(architecture: str, seed: int) -> nn.Module:
 def find_node(network: nn.Module, layer: str, side: int) -> str:
     """Return the name of the node in the network's graph whose output is `layer`, for images of `side` x `side` pixels.
 
-    The layer `average` is the last activation map (n, channels, height, width) before the classifier, which may already
-    be pooled. Its spatial mean is the feature. `fc6` and `fc7` are the hidden layers of a classifier with three layers,
-    after ReLU. For `average`, raises UsageError if the network has no activation map, or cannot take such images.
+    The layer `average` is the last activation map (n, channels, height, width) before the classifier. This map may
+    already be pooled, and its spatial mean is the feature. `fc6` and `fc7` are the hidden layers of a classifier with
+    three layers, after ReLU. For `average`, raises UsageError if the network has no activation map, or cannot take
+    images of this size.
     """
     head = [name for name, child in network.named_children() if _has_parameters(child)][-1]
     graph, nodes = _trace(network)
@@ -65,7 +66,8 @@ def cut(network: nn.Module, node: str) -> fx.GraphModule:
 
 
 def _trace(network: nn.Module) -> tuple[fx.Graph, dict[str, fx.Node]]:
-    """Trace a network in evaluation mode. Return its graph and its nodes in order, by torchvision's names.
+    """Trace a network in evaluation mode. Return the graph, and the nodes in order by the names that torchvision gives
+    them.
 
     torchvision's `create_feature_extractor` would trace the network twice, once for training. The constants of an
     earlier trace are deleted first, so that constants have the same names in every process.

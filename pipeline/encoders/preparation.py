@@ -21,9 +21,9 @@ from pipeline.images.preprocess import Photograph, PhotographReader, Preprocessi
 class Crops:
     """A view that renders regions as crops, as in R-CNN.
 
-    Every region is warped to a square of `side` pixels, in which the box has a border of `context` pixels with its
-    surroundings. Surroundings outside the image are filled with `mean` (3 numbers in [0, 1]). Only the first region of
-    an image, which is the whole image, has no border.
+    Every region is warped to a square of `side` pixels. The box of the region fills the square except for a border of
+    `context` pixels, which shows the surroundings of the box. Surroundings outside the image are filled with `mean` (3
+    numbers in [0, 1]). Only the first region of an image, which is the whole image, has no border.
     """
 
     side: int
@@ -77,7 +77,7 @@ class WholeImages:
     def size(self, size: tuple[int, int]) -> tuple[int, int]:
         """Return the (width, height) in pixels to which an image of `size` (width, height) is resized.
 
-        The shorter side becomes `side`, and the longer side a multiple of `step`, or `side` if that is larger.
+        The shorter side becomes `side`. The longer side becomes a multiple of `step`, but at least `side`.
         """
         width, height = size
         ratio = min(max(size) / min(size), self.aspect)
@@ -234,8 +234,8 @@ class RegionSampler:
     def __call__(self, item: tuple[int, LabelledImage]) -> RegionSample:
         """Sample regions of an image. Each region is mirrored with probability 1/2.
 
-        `item` is a number, which is different for each call of a training, and the image. The number and the seed
-        determine the regions. Raises InputError if the image cannot be read.
+        `item` is a pair of a number and an image. The number and the seed determine the regions, so each call in a
+        training must have a different number. Raises InputError if the image cannot be read.
         """
         number, labelled = item
         rng = np.random.default_rng([self.seed, number])
@@ -252,9 +252,9 @@ def sample_regions(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Sample boxes (n, 4) in an image of `size` (width, height), and return them with their classes (n,).
 
-    `boxes` (m, 4) and `classes` (m,), numbered from 1, are the objects in the image, of which there must be at least
-    one. All boxes are x1, y1, x2, y2 in pixels. POSITIVES boxes near objects come first, and BACKGROUND boxes of the
-    background (class 0) follow, or fewer if large objects leave too little room.
+    `boxes` (m, 4) and `classes` (m,), numbered from 1, are the objects in the image. There must be at least one object.
+    All boxes are x1, y1, x2, y2 in pixels. The result has POSITIVES boxes near objects, followed by BACKGROUND boxes of
+    the background (class 0). There are fewer boxes of the background if large objects leave too little room.
     """
     chosen = rng.integers(len(boxes), size=POSITIVES)
     positives = [_near(boxes[row], size, rng) for row in chosen]
@@ -280,7 +280,7 @@ def _near(box: np.ndarray, size: tuple[int, int], rng: np.random.Generator) -> n
 
 
 def schedule_images(images: int, per_batch: int, iterations: int, seed: int) -> np.ndarray:
-    """Return the numbers (iterations * per_batch,), from 0 to `images` - 1, of the images for a training.
+    """Return the numbers of the images for a training, from 0 to `images` - 1, as (iterations * per_batch,).
 
     Each epoch has every image once, in a random order. The last epoch is cut off at the length of the result.
     """

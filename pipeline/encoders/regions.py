@@ -146,8 +146,8 @@ class DescribedRegions(NamedTuple):
     """The regions of n images, one image after another.
 
     `arrays` has `features` (total, dim) float32, `boxes` (total, 4) in pixels, `scores` (total,), and the number of
-    regions of each image, `lengths` (n,). `faults` maps the number of each image that could not be prepared to the
-    reason. Such images have no regions. `counts` has the numbers of proposals that were clipped or dropped, and of
+    regions of each image, `lengths` (n,). An image that could not be prepared has no regions, and `faults` maps the
+    number of this image to the reason. `counts` has the numbers of proposals that were clipped or dropped, and of
     windows that were added, in all images (see `select` in pipeline.images.boxes).
     """
 

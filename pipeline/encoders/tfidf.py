@@ -70,8 +70,8 @@ class TfidfEncoder(KnownTerms, TextEncoder):
     def encode_query(self, texts: Sequence[str]) -> np.ndarray:
         """Return the tf-idf vectors (n_texts, n_terms) float32 of texts as a dense array.
 
-        The function `encode` returns the same vectors as a sparse matrix, whose import would take a third of the time
-        of a search.
+        The function `encode` returns the same vectors as a sparse matrix. To import SciPy's sparse matrices would take
+        a third of the time of a search.
         """
         rows = np.zeros((len(texts), self.dim), np.float32)
         idf = np.asarray(self.vocabulary.idf, np.float32)

@@ -1,7 +1,8 @@
 """Imports torchvision's models without torch's compiler, and reads pretrained weights and checks them.
 
-The import of torchvision's detectors imports torch._dynamo, to ask whether there is a compiler. That import takes about
-as long as all other imports together. Here torch._dynamo is imported only when the question is really asked.
+The import of torchvision's detectors imports torch._dynamo for a single function, `is_compile_supported`. The import of
+torch._dynamo takes about as long as all other imports together. Here torch._dynamo is imported only when this function
+is called.
 """
 
 import io
@@ -92,8 +93,8 @@ def parse(data: bytes, source: str) -> State:
 def fetch(architecture: str, weights_root: Path | str, remedy: str) -> tuple[State, str]:
     """Download torchvision's best weights for the model `architecture`. Return the weights and their name.
 
-    torchvision keeps downloaded files. `weights_root` and `remedy` are for the message: the folder in which a file can
-    be put instead, and how the configuration names this file. Raises InputError if the download fails.
+    torchvision keeps downloaded files. Raises InputError if the download fails. The message advises the user to put a
+    file into the folder `weights_root`, and `remedy` says how the configuration must name this file.
     """
     weights = models.get_model_weights(architecture).DEFAULT
     try:
@@ -109,9 +110,9 @@ def select(state: State, needed: State, known: State, source: str) -> dict[str, 
     """Return the tensors of a state dict that a part of a network needs, in the dtypes of `needed`.
 
     `needed` has tensors of the right shapes and dtypes for the part, and `known` has the tensors of the whole network.
-    Tensors of the rest of the network (usually the classifier) may be missing. Raises InputError, with the name
-    `source` of the weights and the first tensor that is missing, has another shape, is not finite, or is unknown to the
-    network.
+    Tensors of the rest of the network (usually the classifier) may be missing. Raises InputError if a needed tensor is
+    missing, has another shape or is not finite, or if the network does not have a tensor of the weights. The message
+    names the tensor and the weights, whose name is `source`.
     """
     if unknown := sorted(set(state) - set(known)):
         raise InputError(

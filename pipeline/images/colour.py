@@ -47,7 +47,8 @@ GREY_MODES = ("1", "L", "LA", "La", "I", "F", "I;16", "I;16L", "I;16B")
 PROBE_LEVELS = range(0, 256, 51)
 """Levels of each channel in the colours that test whether a profile is sRGB."""
 MAX_SRGB_DIFFERENCE = 4
-"""Largest change of a colour, in levels of 255, by a profile that counts as sRGB. Small profiles are rounded."""
+"""Largest change of a colour by a profile that counts as sRGB, in levels from 0 to 255. The profile of sRGB may also
+change colours a little, because the numbers in small profiles are rounded."""
 MIN_WHITE_LEVEL = 200
 """Smallest level of each channel to which a profile may convert white. If a level is smaller, the profile is broken."""
 

@@ -58,7 +58,7 @@ def near_pairs(features: LazyRows, prepare: ReadRows = np.asarray) -> np.ndarray
     """Find pairs (p, 2) of photos with similar `features` (n, d). A pair has the rows of two photos, the lower first.
 
     One photo of a pair is among the NEIGHBOURS nearest photos of the other, and the cosine of their centred features is
-    at least MIN_CANDIDATE_COSINE. `prepare` normalises rows (k, d) of features, of which it gets a copy in float32. Two
+    at least MIN_CANDIDATE_COSINE. `prepare` normalises rows (k, d) of features. It gets a float32 copy of the rows. Two
     blocks of features are held in memory at a time. The principal components of more than MAX_EXACT_PHOTOS photos are
     in a temporary file.
     """
@@ -84,10 +84,10 @@ def near_pairs(features: LazyRows, prepare: ReadRows = np.asarray) -> np.ndarray
 
 
 def _search_exactly(read: ReadRows, blocks: list[np.ndarray]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield the cosines and the rows of the nearest photos of each block of k photos, both (k, NEIGHBOURS + 1).
+    """Yield the cosines and the rows of the nearest photos of each photo, block by block.
 
-    A photo can be among its own nearest photos. `blocks` has the rows of the photos, and `read(rows)` returns their
-    features (k, d) of unit length.
+    For a block of k photos, both arrays are (k, NEIGHBOURS + 1). A photo can be among its own nearest photos. `blocks`
+    has the rows of the photos, and `read(rows)` returns their features (k, d) of unit length.
     """
     for queries in blocks:
         yield knn_ground_truth(read(queries), map(read, blocks), NEIGHBOURS + 1, faiss.METRIC_INNER_PRODUCT, ngpu=0)
@@ -149,10 +149,10 @@ def grey(pixels: np.ndarray) -> np.ndarray:
 
 
 def _correlate(wholes: np.ndarray, crops: np.ndarray, sizes: tuple[int, ...]) -> np.ndarray:
-    """Compute the largest correlation (p,) of each thumbnail of `crops` with any position in the thumbnail of `wholes`
-    in the same row. Both are (p, SIDE, SIDE).
+    """Compute the largest correlation of the two thumbnails of each of p pairs, as (p,).
 
-    The thumbnails of `crops` are first reduced to each of the `sizes`, and are compared both as they are and mirrored.
+    `wholes` and `crops` are (p, SIDE, SIDE), and have one thumbnail of each pair. The thumbnail in `crops` is reduced
+    to each of the `sizes`, and is compared with every position in the thumbnail in `wholes`, as it is and mirrored.
     """
     details = _details(wholes, SIDE)
     spectrum = np.asarray(fft.rfft2(details))

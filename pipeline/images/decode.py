@@ -61,9 +61,9 @@ def decode(data: bytes, limits: ImageLimits, side: int | None = None) -> Image.I
 
     Transparent parts become white, an embedded profile is converted to sRGB, and 16-bit and floating-point samples are
     scaled, not clipped. `side` is the number of pixels to which the shorter side will be resized. A JPEG that is far
-    larger is decoded at the smallest of half, a quarter and an eighth of its size at which its shorter side has at
-    least MARGIN times `side` pixels. This takes a fraction of the time. Raises UnreadableImage if the image cannot be
-    decoded within the `limits`.
+    larger is decoded at half, a quarter or an eighth of its size, which takes a fraction of the time. The smallest of
+    these sizes is used at which the shorter side still has at least MARGIN times `side` pixels. Raises UnreadableImage
+    if the image cannot be decoded within the `limits`.
     """
     return decode_each(data, limits, [side])[0]
 
@@ -80,9 +80,9 @@ def decode_each(data: bytes, limits: ImageLimits, sides: Sequence[int | None]) -
 def decode_pixels(data: bytes, limits: ImageLimits, sides: Sequence[int | None]) -> list[Image.Image | np.ndarray]:
     """Decode an image as `decode_each` does. Return Pillow images, or arrays (height, width, 3) uint8 of their pixels.
 
-    torchvision decodes most JPEGs that are needed at their whole size to arrays, in less time. All other images are
-    decoded by Pillow, and so are JPEGs that torchvision cannot decode, because Pillow describes the fault.
-    Raises UnreadableImage as `decode` does.
+    Most JPEGs that are needed at their whole size are decoded to arrays by torchvision, which is faster. All other
+    images are decoded by Pillow. Pillow also decodes a JPEG that torchvision cannot decode, because Pillow describes
+    the fault. Raises UnreadableImage as `decode` does.
     """
     started = time.thread_time()
     pixels = None
@@ -200,7 +200,8 @@ class Inspection(NamedTuple):
     """A decodable image: its upright size in pixels, the SHA-256 of its bytes, notes on how the image was read, the
     time at which it was `taken` in ISO 8601, and the name of the `camera`.
 
-    Time and camera are None if the image does not state them. The size is None for a vector in place of an image.
+    Time and camera are None if the image does not state them. In a collection of vectors, which has no images, the size
+    is None.
     """
 
     width: int | None
@@ -234,8 +235,8 @@ def _read_header(data: bytes, limits: ImageLimits) -> tuple[tuple[int, int], str
     """Return the upright size (width, height) of a photo in pixels, the time in ISO 8601 at which it was taken, and the
     name of its camera.
 
-    The time and the camera are None if the photo does not state them. Nothing is raised for a damaged header, but the
-    size is then (0, 0).
+    The time and the camera are None if the photo does not state them. No error is raised for a damaged header. The size
+    is (0, 0) if it cannot be read.
     """
     size = (0, 0)
     taken = None
@@ -284,8 +285,8 @@ def _exif_text(value: object) -> str:
 def _to_rgb(image: Image.Image, colours: bool = True, note: str | None = None) -> tuple[Image.Image, list[str]]:
     """Convert an image of any mode to 8-bit sRGB, upright and on white. Return the image, and notes on how it was read.
 
-    If `colours` is false, the result is 8-bit RGB, and the colour profile is not applied. `note` is the note of
-    `opening.load`, which is among the notes.
+    If `colours` is false, the result is 8-bit RGB, and the colour profile is not applied. `note` is the note that
+    `opening.load` has returned, and is one of the returned notes.
     """
     image = _turn_upright(image)
     conversion = colour.find_conversion(image)

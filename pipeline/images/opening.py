@@ -71,8 +71,8 @@ MAX_SCANS = 100
 """Largest number of scans in a JPEG. A JPEG with more scans is rejected as too slow. Each scan is a pass over all
 pixels, and may have as few as 14 bytes. Encoders write ten scans, and libtiff has this limit too."""
 MARGIN = 2
-"""Smallest ratio between the shorter side of a JPEG after it was decoded at a reduced size, and the side to which the
-result is resized next. With a ratio above 1, the quality depends on the resizing and not on the decoding."""
+"""Smallest ratio of the shorter side of a JPEG after decoding at a reduced size to the shorter side to which the JPEG
+is resized next. With a ratio above 1, the quality depends on the resizing and not on the decoding."""
 JPEG_SCALES = (1, 2, 4, 8)
 """Factors by which the decoder can divide the width and height of a JPEG."""
 SCAN_MARKER = 0xDA
@@ -102,8 +102,9 @@ class ImageLimits:
 class Loaded(NamedTuple):
     """The decoded first frame of an image, before it is turned upright.
 
-    `factors` has, for each of the `sides` in the call of `load`, the whole number by which the width and height of
-    the frame may be divided for this side. `note` says how unusual samples were read, or is None.
+    `factors` has one whole number for each of the `sides` that `load` got. The width and height of the frame may be
+    divided by this number for an image that will be resized to this side. `note` says how unusual samples were read, or
+    is None.
     """
 
     image: Image.Image
@@ -112,10 +113,12 @@ class Loaded(NamedTuple):
 
 
 def load(data: bytes, limits: ImageLimits, sides: Sequence[int | None]) -> Loaded:
-    """Decode an image whose shorter side will be resized to each of `sides` pixels, or keep its size (None).
+    """Decode the first frame of an image.
 
-    A JPEG is decoded as small as the largest of `sides` allows. Raises UnreadableImage if the image is outside the
-    `limits`, is truncated or has a layout that is not read. Raises Pillow's exceptions for damaged images.
+    `sides` has the sizes to which the frame will be resized next, as the number of pixels of the shorter side, or None
+    for a frame that keeps its size. A JPEG is decoded as small as the largest of `sides` allows. Raises UnreadableImage
+    if the image is outside the `limits`, is truncated or has a layout that is not read. Raises Pillow's exceptions for
+    damaged images.
     """
     image = open_image(data)
     check_size(image.size, limits)
@@ -267,8 +270,12 @@ def draft_jpeg(image: Image.Image, sides: Sequence[int | None]) -> list[int]:
 
 
 def _jpeg_scale(size: tuple[int, int], side: int | None) -> tuple[int, tuple[int, int]]:
-    """Return the factor (one of JPEG_SCALES) by which a JPEG of `size` (width, height) can be decoded smaller for
-    `side`, and the smallest (width, height) that Pillow may decode."""
+    """Return the factor by which a JPEG can be decoded smaller, and the smallest (width, height) that Pillow may
+    decode.
+
+    `size` is the (width, height) of the JPEG. `side` is the shorter side to which it will be resized next, or None if
+    it keeps its size. The factor is one of JPEG_SCALES.
+    """
     width, height = size
     share = 1 if side is None else MARGIN * side / min(size)
     requested = math.ceil(share * width), math.ceil(share * height)
@@ -318,9 +325,9 @@ class TiffLayout(NamedTuple):
     """The layout of the first image in a TIFF file.
 
     `photometric` is the value of PhotometricInterpretation. `bands` is the number of all bands. `kind` is the kind of
-    the samples, a value of SAMPLE_KINDS. If the bands have different kinds, these are joined by `and`. `bits` is the
-    number of bits of a sample, or 0 if the bands have different numbers of bits. `extras` are the values of
-    ExtraSamples, and `planes` says whether each band is stored in a separate plane.
+    the samples, a value of SAMPLE_KINDS. If the bands have different kinds, `kind` has all of them, joined by `and`.
+    `bits` is the number of bits of a sample, or 0 if the bands have different numbers of bits. `extras` are the values
+    of ExtraSamples, and `planes` says whether each band is stored in a separate plane.
     """
 
     photometric: int

@@ -119,8 +119,9 @@ class PhotographReader:
     def open(self, photograph: Photograph, side: int | None = None) -> Image.Image:
         """Return the whole photo, in 8-bit RGB and upright.
 
-        If `side` is given, a JPEG may be decoded smaller, for a shorter side that will be resized to `side` pixels (see
-        `decode`). Raises InputError if the photo cannot be read, or has changed since it was ingested.
+        If `side` is given, the caller will resize the shorter side to `side` pixels, and a JPEG may be decoded at a
+        reduced size (see `decode`). Raises InputError if the photo cannot be read, or has changed since it was
+        ingested.
         """
         return decode(self._unchanged(photograph), self.limits, side)
 

@@ -18,9 +18,10 @@ KERNELS = {
 }
 """The function of torch for each interpolation, and the reach of its kernel on each side in pixels of the result."""
 MIN_STARTS = 8
-"""Smallest number of positions at which resizing may start: the edge of the box, and positions before this edge at
-distances of one pixel of the result. There are fewer positions near the edge of the image. The position that is nearest
-to a whole pixel of the image is chosen."""
+"""Smallest number of candidates for the position at which resizing starts. The candidates are the edge of the box, and
+positions before this edge at distances of one pixel of the result. There are fewer candidates near the edge of the
+image. torch can only start at a whole pixel of the image, so the candidate that is nearest to a whole pixel is chosen.
+"""
 
 
 def resize(
@@ -31,9 +32,10 @@ def resize(
 ) -> np.ndarray:
     """Resize an RGB image, or its part in `box` (left, upper, right, lower), to `size` (width, height).
 
-    `image` is a Pillow image or (h, w, 3) uint8. Returns (height, width, 3) uint8. "bilinear" and "bicubic" give the
-    pixels of Pillow but for rounding. With a box, the first rows and columns may also differ, and the result may be
-    shifted by a fraction of a pixel of the image. Pillow computes all other interpolations.
+    `image` is a Pillow image or (h, w, 3) uint8. Returns (height, width, 3) uint8. With "bilinear" and "bicubic", the
+    pixels are the pixels that Pillow computes, except for rounding. With a box, the first rows and columns may also
+    differ, and the result may be shifted by a fraction of a pixel of the image. Pillow computes all other
+    interpolations.
     """
     if interpolation not in KERNELS:
         image = image if isinstance(image, Image.Image) else Image.fromarray(image)
@@ -56,9 +58,10 @@ def resize(
 class Axis(NamedTuple):
     """The resizing of one axis of an image.
 
-    The pixels `start` to `stop` - 1 of the image are resized to `computed` pixels. The first `skipped` of these pixels
-    and the pixels after the result are dropped. `scale` is the number of pixels of the image per pixel of the result.
-    Resizing begins before the part that is wanted because torch can only begin at a whole pixel of the image.
+    The pixels `start` to `stop` - 1 of the image are resized to `computed` pixels. torch can only begin at a whole
+    pixel of the image, so resizing begins before the part that is wanted. The first `skipped` computed pixels, and the
+    computed pixels after the wanted part, are dropped. `scale` is the number of pixels of the image per pixel of the
+    result.
     """
 
     start: int

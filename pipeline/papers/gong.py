@@ -38,8 +38,10 @@ Measured = Callable[[StudyCell], Draws]
 
 @dataclass(frozen=True)
 class PaperRow:
-    """A row of a table: its label, the published numbers, and the cells of the reproduced and of the improved system,
-    one cell for each column. The sequence of cells is empty if there is no such system."""
+    """A row of a table: its label, the published numbers, and the reproduced and the improved system.
+
+    A system is a sequence with one cell for each column. The sequence is empty if there is no such system.
+    """
 
     label: str
     published: Sequence[float | None]
@@ -51,10 +53,10 @@ class PaperRow:
 class Table:
     """A table with the recall@10 of image-to-sentence retrieval of several systems.
 
-    `columns` are the headings of the measured numbers, and `published_columns` the groups of columns of the published
-    numbers. `differences` are pairs of labels of rows whose reproduced systems are compared. If `sized` is true, column
-    i and column i of the paper have target sets of the same size. Otherwise, each column is compared with the first
-    column of the paper.
+    `columns` are the headings of the measured numbers. `published_columns` are the groups of columns of the published
+    numbers. `differences` are pairs of labels of rows whose reproduced systems are compared. If `sized` is true, the
+    target set of column i has the same size in this table and in the table of the paper. Otherwise, each column is
+    compared with the first column of the paper.
     """
 
     title: str
@@ -112,13 +114,12 @@ def _table(
 ) -> Table:
     """Make a table from its entry in gong.yaml.
 
-    `sizes` names the sizes of the target sets, in folds: a key of the section `study`, `smallest` for the first of
-    study.transfer_sizes, or `none` for no target set. Each line of `rows` has a label, a reproduced system, the
-    published numbers and an improved system, with bars between them. `differences` maps a system to the systems with
-    which it is compared. If `columns` is given, it has the headings in place of the sizes. `published_columns` maps the
-    title of each group of published columns to its headings, and is None if there are no published columns. If `sized`
-    is true, column i and column i of the paper have target sets of the same size. Otherwise, each column is compared
-    with the first column of the paper.
+    `sizes` says which sizes the target sets have, in folds: it is the name of a list in the section `study`, `smallest`
+    for the first of study.transfer_sizes, or `none` for no target set. Each line of `rows` has a label, a reproduced
+    system, the published numbers and an improved system, with bars between them. `differences` maps a system to the
+    systems with which it is compared. `columns` has the headings of the columns. Without `columns`, the headings are
+    the numbers of images in the target sets. `published_columns` maps the title of each group of published columns to
+    the headings of the group, and is None if there are no published columns. `Table` explains `sized`.
     """
     study = config.study
     folds = {"smallest": study.transfer_sizes[:1], "none": (0,)}.get(sizes) or getattr(study, sizes)
@@ -157,11 +158,12 @@ def _cells(
     """Yield the cell of a system for each of the `sizes` of the target set, in folds.
 
     `training` and `documents` are as in StudyCell. `encoders` is `network` for the encoders of the run, or `standard`
-    for the encoders of the section `study`. `terms` is an index of the dictionary sizes study.terms. `auxiliary` is an
-    index of study.weak_sizes, or, if auxiliary.splits contains train, `weak` for as many folds as the largest of
-    study.transfer_sizes leaves. Otherwise the auxiliary set has all remaining images. `transfer` replaces some settings
-    of the paper or, for an `improved` system, of the configuration. The values `betas` and `weights` in `transfer`
-    stand for the values of the keys transfer.beta and study.weights.
+    for the encoders of the section `study`. `terms` is an index of the dictionary sizes study.terms. `auxiliary`
+    determines the auxiliary set. A number is an index of study.weak_sizes. If auxiliary.splits contains train, `weak`
+    stands for the number of folds that the largest of study.transfer_sizes leaves. In all other cases, the auxiliary
+    set has all remaining images. `transfer` replaces some settings of the paper or, for an `improved` system, of the
+    configuration. The values `betas` and `weights` in `transfer` stand for the values of the keys transfer.beta and
+    study.weights.
     """
     study = config.study
     paper = _read()
@@ -246,8 +248,12 @@ def _format_choices(trial: "Mapping[str, JsonValue]") -> str:
 
 
 def _edges(table: Table, draws: Measured) -> list[str]:
-    """Return a note that names the rows in whose reproduced system a chosen value is the least or the greatest value
-    that was tried, or [] if there are none."""
+    """Return a list with one note that names the rows with a chosen value at an end of the grid, or [] without such
+    rows.
+
+    A chosen value of a reproduced system is at an end of the grid if it is the least or the greatest value that was
+    tried.
+    """
     edges = [
         f"{row.label}, {column} ({', '.join(sorted(choices))})"
         for row in table.rows

@@ -38,7 +38,7 @@ class PublishedTable:
     """A table of a paper, measured on a `collection`.
 
     `images` is the number of test images, or None if all papers use the same number for this collection. `differences`
-    has the names of pairs of rows of which the paper says that the first is better than the second.
+    has pairs of names of rows. The paper says that the first row of a pair is better than the second row.
     """
 
     authors: str

@@ -25,8 +25,8 @@ SIZE_TOLERANCE = 0.02
 """Share by which the number of test images may differ from the published number, because `ingest` removes duplicates.
 If the difference is larger, the published table is not reproduced."""
 MIN_TRAININGS = 3
-"""Smallest number of trainings that each of two systems must have for an interval of their difference. Draws without
-a common training image count as trainings."""
+"""Smallest number of trainings that each of two systems must have for an interval of their difference. Two draws count
+as two trainings if they have no training image in common."""
 GALLERIES = {
     PROTOCOLS[0]: "every caption in the gallery", PROTOCOLS[1]: "the first caption of each image in the gallery"
 }  # fmt: skip
@@ -135,11 +135,11 @@ class Reproduction:
         return tables.table(**about, rows=rows, notes=notes, **parts)
 
     def _gallery(self, table: PublishedTable) -> Mapping[str, Evaluation] | str:
-        """Return the evaluations that can be compared with a table, by the name of the model, or else the reason why
-        there are none.
+        """Return the evaluations that can be compared with a table, by the name of the model. If there are none, return
+        the reason.
 
-        These evaluations were measured on about as many test images as the table (see SIZE_TOLERANCE): on the whole
-        test split, or as the mean over its folds.
+        An evaluation can be compared if its number of test images is about the number of the table (see
+        SIZE_TOLERANCE). It was measured on the whole test split, or is the mean over the folds of the test split.
         """
         collection = self.settings.collection
         if table.collection != collection and table.collection not in self.settings.others:

@@ -81,9 +81,9 @@ def render_table(table: Result) -> list[str]:
     """Return the lines of a Markdown table with the published numbers, the reproduced and the improved systems of each
     row.
 
-    The columns of the published numbers are left out if no row has published numbers. The same holds for the columns of
-    reproduced and of improved systems. A cell has the numbers of a group of columns. Each number of a system is the
-    mean of the trainings ± their standard deviation. The list is empty if the table has no rows.
+    Columns that would be empty in all rows are left out: of the published numbers, of the reproduced systems, or of the
+    improved systems. A cell has the numbers of a group of columns. Each number of a system is the mean of the trainings
+    ± their standard deviation. The list is empty if the table has no rows.
     """
     rows = table["rows"]
     if not rows:

@@ -43,10 +43,10 @@ def pair_tables(
     """Make the two tables of section 6.6: mean ranks of pairs of captions of one image, by verbs and by lengths.
 
     `pairs` (p, 2) are the row numbers of two of the m captions. `systems` maps the label of a system to an array (p,)
-    per training: the rank of the second caption of each pair among the captions of other images, from 1 for the best,
-    if the first caption is the query. Systems with a label in `reproduced` have the settings of the paper. `verbs` (m,)
-    is 1 for a caption with a verb, 0 for a caption without a verb, and -1 for a caption whose words are not tagged.
-    Pairs with an untagged caption are left out. `lengths` (m,) has the numbers of words.
+    per training. The first caption of each pair is a query, and the array has the rank of the second caption among the
+    captions of other images, from 1 for the best. Systems with a label in `reproduced` have the settings of the paper.
+    `verbs` (m,) is 1 for a caption with a verb, 0 for a caption without a verb, and -1 for a caption whose words are
+    not tagged. Pairs with an untagged caption are left out. `lengths` (m,) has the numbers of words.
     """
     tagged = (verbs[pairs] >= 0).all(axis=1)
     pairs = pairs[tagged]

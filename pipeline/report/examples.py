@@ -17,7 +17,8 @@ from pipeline.storage.tables import Row
 QUERIES = 5
 """Number of example queries in each direction."""
 FAILURES = 3
-"""Maximum number of examples of captions with the worst ranks of their photo, and of captions with the best ranks."""
+"""Maximum number of example captions that rank their photo worst, and of example captions that rank their photo best.
+"""
 TOP = 5
 """Number of results that are shown for a query. The best right result is added if it is not among them."""
 MAX_MAP_PHOTOS = 64
@@ -54,9 +55,10 @@ class Example:
 class Examples:
     """Example queries of `model` in both directions, among the images and captions of `split`.
 
-    `by_sentence` and `by_image` are evenly spaced queries. `successes` are evenly spaced among the captions that give
-    their own image the best ranks. `failures` are the captions that give their own image the worst ranks, the worst
-    first, but never rank 1. All `successes`, and all `failures`, are captions of different images.
+    `by_sentence` and `by_image` are evenly spaced queries. `successes` are captions that give their own image the best
+    ranks, evenly spaced among all such captions. `failures` are the captions that give their own image the worst ranks,
+    the worst first. A caption with rank 1 is never a failure. Two captions in `successes`, or in `failures`, never
+    belong to the same image.
     """
 
     model: str
@@ -80,9 +82,11 @@ class AtlasPoint:
 
 @dataclass(frozen=True)
 class Atlas:
-    """A map of photos: the photos `places` with thumbnails, the positions (x, y) of a larger sample of photos (`dots`),
-    in percent of the map from the left and from the top, and the percentage of the variance that the two axes explain
-    (`shown`)."""
+    """A map of photos.
+
+    `places` are the photos with thumbnails. `dots` are the positions (x, y) of a larger sample of photos, in percent of
+    the map from the left and from the top. `shown` is the percentage of the variance that the two axes explain.
+    """
 
     places: Sequence[AtlasPoint]
     dots: Sequence[tuple[float, float]]
@@ -110,8 +114,11 @@ class SplitGallery:
         self.owners: np.ndarray = pairs.owners
 
     def examples(self) -> Examples:
-        """Choose QUERIES evenly spaced queries for each direction, FAILURES captions that find their photo best, and
-        FAILURES captions that fail most, or fewer if there are fewer. Without captions, there are no examples."""
+        """Choose the example queries: QUERIES evenly spaced queries for each direction, and successes and failures.
+
+        There are at most FAILURES captions that rank their photo best, and at most FAILURES captions that rank their
+        photo worst. Without captions, there are no examples.
+        """
         n = self.images.num_rows
         m = len(self.owners)
         if not m:
@@ -194,8 +201,11 @@ def _ask(
 
 @dataclass(frozen=True)
 class Generated:
-    """A photo `what`, and in `sentences` the best caption of each generator: (generator, caption, whether it is copied
-    from training)."""
+    """A photo `what` with generated captions.
+
+    `sentences` has the best caption of each generator, as (generator, caption, whether the caption is copied from
+    training).
+    """
 
     what: ReportPicture
     sentences: Sequence[tuple[str, str, bool]]

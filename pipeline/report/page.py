@@ -51,8 +51,9 @@ def render_page(template: str, **values: object) -> str:
 def compared_as_text(rows: Sequence[ComparedRow]) -> str:
     """Return the comparison of systems as text.
 
-    After a heading that names the reference, there is a line for each system with its recalls, their sum, and the
-    difference of the sum from the reference with its interval. The interval is `-` if there is none.
+    A heading names the reference. Below the heading, each system has a line with its recalls, the sum of its recalls,
+    and the difference between this sum and the sum of the reference, with the interval of the difference. The interval
+    is `-` if there is none.
     """
     names = [printable(f"{row['system'].name} ({row['system'].source})") for row in rows]
     lines = [

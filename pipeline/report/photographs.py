@@ -44,8 +44,11 @@ LIGHT = (235, 235, 235)
 
 @dataclass(frozen=True)
 class ReportPicture:
-    """A photo on a page: its name, its `data:` address or None if it could not be read, and its caption if it has
-    one."""
+    """A photo on a page, with its name.
+
+    `address` is the `data:` address of the photo, or None if the photo could not be read. `caption` is None if the
+    photo has no caption.
+    """
 
     name: str
     address: str | None
@@ -80,10 +83,10 @@ class Photographs:
         self.shown: dict[int, bool] = {}
 
     def __call__(self, row: Row, box: Sequence[float] | None = None) -> ReportPicture:
-        """Return the picture for a row of the images' table, a thumbnail of its photo or, if `box` is given, of the
-        part of the photo within `box` (x1, y1, x2, y2 in pixels).
+        """Return the picture for a row of the images' table, which is a thumbnail of the photo.
 
-        The address of the picture is None if the photo cannot be read, or if it was moved and has another content.
+        If `box` (x1, y1, x2, y2 in pixels) is given, the thumbnail shows only this part of the photo. The address of
+        the picture is None if the photo cannot be read, or if it was moved and has another content.
         """
         photograph = Photograph.from_row(row)
         address = None
@@ -140,8 +143,11 @@ def figure(read: Callable[[Row], bytes], limits: ImageLimits, row: Row, *lines: 
 
 @dataclass(frozen=True)
 class CollectionSample:
-    """A sampled photo `what` with its split, and its first captions `sentences`, or its weak text `document`: title,
-    tags and description by name."""
+    """A sampled photo `what` with its split and its text.
+
+    `sentences` are the first captions of the photo. A photo with weak text has `document` instead: title, tags and
+    description by name.
+    """
 
     what: ReportPicture
     split: str

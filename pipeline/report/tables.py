@@ -152,9 +152,9 @@ def describe_models(models: Mapping[str, JsonObject], kinds: Mapping[str, str]) 
     """Describe the models whose training log has the settings that were chosen on dev.
 
     `models` are the stored details of the models by name, and `kinds` has a line about each registered model. Each
-    description has the `name`, the registered model followed by the variant's own settings as text (`registered`), the
-    line `about` the registered model, the `chosen` settings as text, and the mean correlations of the dimensions,
-    `train_correlation` and `dev_correlation`. Both correlations are None for a model without correlations.
+    description has the `name` of the model, the line `about` the registered model, and the `chosen` settings as text.
+    `registered` is the registered model, followed by the variant's own settings as text. `train_correlation` and
+    `dev_correlation` are the mean correlations of the dimensions. Both are None for a model without correlations.
     `dev_correlation` is None for a refitted model too.
     """
     notes = []
@@ -228,9 +228,10 @@ def measure_rows(rows: np.ndarray) -> dict[str, float]:
 
 
 def explain_dashes(judged: Sequence[JsonObject]) -> list[tuple[list[str], str]]:
-    """Return pairs of a list of the headings of metrics that were not measured, and the reason that they share.
+    """Return the reasons why metrics were not measured, as pairs (headings, reason).
 
-    `judged` are the JSON objects that `evaluate-descriptions` writes.
+    The headings are the headings of the metrics that were not measured for this reason. `judged` are the JSON objects
+    that `evaluate-descriptions` writes.
     """
     reasons: dict[str, dict[str, None]] = {}
     for one in judged:

@@ -34,8 +34,10 @@ def _reads(config: "Config", layout: Layout, encoder: str) -> Inputs:
 
 
 def _names(run: "Run", encoder: str) -> dict[str, str]:
-    """Return {"names of images": digest of the names of all images} if the boxes come from a file, because the file
-    names the images and the result depends on the names. Otherwise return {}."""
+    """Return {"names of images": digest of the names of all images} if the boxes come from a file, and otherwise {}.
+
+    A file of boxes names the images, so the result depends on the names.
+    """
     regions = run.config.regions
     in_files = regions.proposals == "boxes" and regions.boxes is not None
     return {"names of images": run.manifest.names_digest} if in_files else {}

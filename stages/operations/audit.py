@@ -123,8 +123,10 @@ def command(root: Path, exclude: Path | None, rate: float) -> None:
 
 
 def _reads(config: "Config", layout: Layout) -> Inputs:
-    """Return the inputs: the manifest, image features, and the caption vectors of the text encoders that have encoded
-    the last chunk of captions, and so probably all captions."""
+    """Return the inputs: the manifest, image features, and the caption vectors of some text encoders.
+
+    These text encoders have encoded the last chunk of captions, and so probably all captions.
+    """
     texts = {encoder.name: layout.sentences(encoder.name) for encoder in config.text_encoders}
     return {
         "manifest": layout.manifest,
@@ -144,8 +146,7 @@ def _reads(config: "Config", layout: Layout) -> Inputs:
     has_rule=False,
 )
 def audit(run: StageRun, job: Job) -> None:
-    """Find near-duplicates among the photos, and captions that fit their photo worse than captions of other photos fit
-    it.
+    """Find near-duplicates among the photos, and captions that fit their photo worse than captions of other photos.
 
     Write a table with one row per finding. Captions are only checked if at least MIN_PHOTOS photos have captions.
     """

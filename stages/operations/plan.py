@@ -108,9 +108,9 @@ def plan(target: Path | None, images: float | None, sentences: float | None, sam
 def _count_collection(run: Run, sample: int) -> Collection | None:
     """Count the photos and captions of a run's collection, and sample its photos.
 
-    The manifest is used if `ingest` has written it. For the demo, the numbers are those of the section `demo`, and the
-    sample is synthetic. For any other collection, its lists and files are read as `ingest` reads them, without opening
-    the photos. Return None if the folder of such a collection does not exist.
+    The manifest is used if `ingest` has written it. Otherwise, the numbers for the demo come from the section `demo`,
+    and its sample has synthetic photos. For any other collection, the lists and files of the collection are read as
+    `ingest` reads them, without opening the photos. Return None if the folder of such a collection does not exist.
     """
     if run.layout.manifest.commit.exists():
         manifest = run.manifest

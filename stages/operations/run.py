@@ -46,8 +46,8 @@ LOCKED = re.compile(r"^LockException:", flags=re.M)
 BAD_OPTION = re.compile(r"^\S+: error: (.+)$", flags=re.M)
 """Pattern of the line in which Snakemake rejects an option, after its list of all options."""
 MISSING_EXECUTOR = re.compile(r"--executor.*invalid choice: '(slurm|cluster-generic)'")
-"""Pattern of a rejected option --executor. It matches the name of an executor that is not installed, but that an extra
-of jointspace installs."""
+"""Pattern of Snakemake's message about a rejected option --executor. Extras of jointspace install the executors that
+the pattern matches."""
 RUNS_NOTHING = re.compile(r"-[a-zA-Z]*n[a-zA-Z]*|--dry-?run|--unlock")
 """Pattern of the options with which Snakemake runs no job, alone or combined with other short options (-np)."""
 STATUS = re.compile(r"non-zero exit status (\d+)")
@@ -323,10 +323,11 @@ def _watch(words: list[str], log: Path, shown: bool) -> int:
 
 
 class _Progress:
-    """A progress bar of a run. A job counts as much as the median of the seconds that earlier jobs of its rule took.
+    """A progress bar of a run.
 
-    The seconds are read from the folder `benchmarks`. If a rule of the run has no seconds there, all jobs count the
-    same. If `hidden` is true, nothing is shown.
+    When a job ends, the bar advances by the median of the seconds that earlier jobs of the same rule took. The seconds
+    are read from the folder `benchmarks`. If a rule of the run has no seconds there, all jobs count the same. If
+    `hidden` is true, nothing is shown.
     """
 
     def __init__(self, benchmarks: Path, hidden: bool) -> None:

@@ -115,11 +115,11 @@ def _add_unsearchable(run: Path, found: "Examination") -> None:
 def _set_former_apart(run: Run, found: "Examination") -> None:
     """Move the artefacts of an earlier configuration from `found.faults` to `found.former`.
 
-    An artefact is one of an earlier configuration if it is missing or its inputs have changed, and if the configuration
-    of the run does not name it. In a run of `apply`, the last condition does not apply, because `apply` makes missing
-    artefacts again. Missing artefacts, and indexes, which can still be searched, are removed from `found.faults` but
-    not added to `found.former`. The findings of `audit` stay in `found.faults`. Raises JointspaceError if the
-    configuration cannot be read.
+    An artefact belongs to an earlier configuration if it is missing or its inputs have changed, and the configuration
+    of the run does not name it. In a run of `apply`, it does not matter whether the configuration names the artefact,
+    because `apply` makes missing artefacts again. Missing artefacts are only removed from `found.faults`, and so are
+    indexes, because they can still be searched. The findings of `audit` stay in `found.faults`. Raises JointspaceError
+    if the configuration cannot be read.
     """
     from pipeline.run.reading.application import RECORD
     from pipeline.storage.card import CARD
@@ -145,10 +145,10 @@ def _set_former_apart(run: Run, found: "Examination") -> None:
 def _remedy(run: Run | None, folder: Path, targets: list[Path]) -> str:
     """Return a sentence with the commands that rebuild the `targets` and the artefacts made from them.
 
-    `targets` are paths relative to `folder`, the folder of the run. `run` is None if the run cannot be opened: the
-    command then has CONFIG in place of the path of the configuration. Without targets, and for a run of `apply`, the
-    sentence says to copy the files again. For a run that is no longer in the folder in which it was made, the sentence
-    says to move the run back.
+    `targets` are paths relative to `folder`, the folder of the run. If the run cannot be opened, `run` is None, and the
+    command has CONFIG in place of the path of the configuration. Without targets, and for a run of `apply`, the
+    sentence says to copy the files again. If the run was made in another folder, the sentence may say to move the run
+    back to this folder.
     """
     from pipeline.run.reading.application import RECORD
 

@@ -198,10 +198,10 @@ def _word_models(config: "Config") -> list[str]:
 
 
 def _measure_relations(run: Run, systems: "Sequence[System]") -> dict[str, list[tuple[str, list[float], int]]]:
-    """Return, for the label of each system whose models have a matrix per relation, its relations: (name, Frobenius
-    norm of its matrix in each training, number of training words that have the relation).
+    """Return the relations of each system whose models have a matrix per relation, by the label of the system.
 
-    A relation whose norm is not finite in one of the trainings is left out.
+    A relation is (name, Frobenius norm of its matrix in each training, number of training words that have the
+    relation). A relation whose norm is not finite in one of the trainings is left out.
     """
     import numpy as np
 
@@ -232,8 +232,11 @@ def _relation_models(config: "Config") -> list[str]:
 
 
 def _protocol(config: "Config") -> str:
-    """Return the protocol with all captions, which the papers use, if the run is evaluated by it. Otherwise return the
-    protocol with the first caption of each image."""
+    """Return the protocol by which the tables are measured.
+
+    It is the protocol with all captions, which the papers use, if the configuration evaluates the run by this protocol.
+    Otherwise it is the protocol with the first caption of each image.
+    """
     from pipeline.config.section import PROTOCOLS
 
     return next((protocol for protocol in PROTOCOLS if protocol in config.evaluate.protocols), PROTOCOLS[0])
@@ -254,8 +257,10 @@ def _generators(config: "Config") -> tuple[str, ...]:
 
 
 def _subjects(config: "Config") -> dict[str, str]:
-    """Return the subjects of generated captions: `images`, and `boxes` if captions of boxes are configured. Each is
-    mapped to the name of its evaluation."""
+    """Return the subjects of generated captions, as subject -> the name of the evaluation of the subject.
+
+    The subjects are `images`, and `boxes` if captions of boxes are configured.
+    """
     boxes = {"boxes": f"{REPORTED_SPLIT}.boxes"} if config.describe.boxes else {}
     return {"images": REPORTED_SPLIT, **boxes}
 

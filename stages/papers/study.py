@@ -24,10 +24,11 @@ BLOCK_ROWS = 4096
 def read_study(run: Run) -> "Study":
     """Return the inputs of the study.
 
-    For training, the inputs are the stored moments of the training pairs, and of the pairs of images and weak texts for
-    each of DOCUMENTS, in both cases one sum for each fold. For dev (at most `study.fit.dev_images` images) and test,
-    the inputs are the image features and the vectors of the captions. The values to try for each parameter come from
-    the keys `study.fit` and `transfer`, from the sections of the models, and from the weights of the text encoders.
+    For training, the inputs are the stored moments of the training pairs, and the stored moments of the pairs of images
+    and weak texts for each of DOCUMENTS. The moments have one sum for each fold. For dev (at most
+    `study.fit.dev_images` images) and test, the inputs are the image features and the vectors of the captions. The
+    values to try for each parameter come from the keys `study.fit` and `transfer`, from the sections of the models, and
+    from the weights of the text encoders.
     """
     from pipeline.config.registry import model_spec
     from pipeline.models.linear.sets import FoldedMoments
@@ -64,8 +65,11 @@ def read_study(run: Run) -> "Study":
 
 
 def study_keys(config: "Config") -> Mapping[str, Any]:
-    """Return the values of the configuration that decide the numbers in the tables: the seed, the number of bootstrap
-    resamples, the weak texts of DOCUMENTS, sections, and the weights of text encoders."""
+    """Return the values of the configuration that decide the numbers in the tables.
+
+    These are the seed, the number of bootstrap resamples, the entries DOCUMENTS of the key `documents`, the weights of
+    the text encoders, and the sections `study`, `transfer`, `auxiliary` and those of the models that `fit` makes.
+    """
     from pipeline.config.registry import made_by
 
     fitted = [spec.key for spec in made_by("fit") if spec.section]
@@ -167,10 +171,10 @@ def _find_examples(
 ) -> Iterator[dict[str, Any]]:
     """Yield the examples of Figures 3 and 4 of Gong et al. 2014 for some test images.
 
-    An example has the captions that two systems find in the first draw: the system that is trained on the target set
-    alone, and the SAE system with the best recalls on dev. An example also has the nearest images of the target set and
-    of the auxiliary set with their texts. `table` is Table 5, and `measured` maps the label of each row to its first
-    draw.
+    An example has the captions that two systems find in the first draw. One system is trained on the target set alone.
+    The other system is the SAE system with the best recalls on dev. An example also has the nearest images of the
+    target set and of the auxiliary set, and the texts of these images. `table` is Table 5, and `measured` maps the
+    label of each row to its first draw.
     """
     import numpy as np
     import pyarrow.compute as pc

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 SNIPPETS_OF = ("train", "dev")
-"""Splits whose captions, or whose snippets that are aligned with regions, `train-generator` reads."""
+"""Splits of the captions that `train-generator` reads, and of the snippets of captions that are aligned with regions.
+"""
 BLOCK_SENTENCES = 1024
 """Number of sentences whose word vectors are in memory at a time."""
 DESCRIBED_IMAGES = 256
@@ -137,8 +138,10 @@ def train_generator(run: StageRun, job: Job, generator: str) -> None:
 def _read_snippets(
     run: StageRun, settings: "RegionRecurrentSettings | RankedSnippetsSettings", people: "DescribedImages"
 ) -> "dict[str, TrainingPairs]":
-    """Return split -> pairs of a region and a snippet of a caption that the model `settings.snippets` has aligned with
-    the region."""
+    """Return split -> training pairs of a region and a snippet of a caption.
+
+    The model `settings.snippets` has aligned the snippet with the region.
+    """
     import numpy as np
 
     from pipeline.generate.snippets import Snippet, region_pairs
@@ -156,10 +159,10 @@ def _read_snippets(
 
 
 def _read_ranker(run: Run, model: str, alignments: Path) -> "Ranker":
-    """Return a Ranker of snippets: the model, and the sum of the word vectors of each snippet in the file `alignments`.
+    """Return a Ranker of snippets, which has the model and the sum of the word vectors of each snippet.
 
-    The model has aligned these snippets with regions of train. Raises UsageError for a model that also reads whole
-    images or the positions of regions.
+    The snippets are in the file `alignments`. The model has aligned these snippets with regions of train. Raises
+    UsageError for a model that also reads whole images or the positions of regions.
     """
     import numpy as np
 

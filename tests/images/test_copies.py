@@ -12,7 +12,7 @@ from pipeline.images.copies import MIN_COPY_CORRELATION, SIDE, grey, near_pairs,
 
 
 def draw(seed: int) -> Image.Image:
-    """Draw a photo of soft coloured blobs. The photos of all seeds become equally brighter from top to bottom."""
+    """Draw a photo of soft coloured blobs. In all photos, the brightness rises equally from top to bottom."""
     noise = np.random.default_rng(seed).standard_normal((160, 200, 3))
     blobs = sum(gaussian_filter(noise, (width, width, 0)) * width for width in (2, 5, 10))
     shade = np.linspace(-60, 60, 160)[:, None, None]

@@ -64,8 +64,11 @@ def png(width: int, height: int, extra: bytes = b"") -> bytes:
 
 
 def with_chunk(name: bytes, data: bytes, before: bytes = b"IDAT") -> bytes:
-    """Return the bytes of the test photo as a PNG with a further chunk, which is inserted before the chunk, or other
-    bytes, `before`."""
+    """Return the bytes of the test photo as a PNG with a further chunk.
+
+    `name` and `data` are the name and the content of the further chunk. It is inserted before the chunk with the name
+    `before`, or before other bytes `before`.
+    """
     at = PNG.index(before) - (4 if before == b"IDAT" else 0)
     return PNG[:at] + chunk(name, data) + PNG[at:]
 
@@ -152,8 +155,11 @@ def test_refused(name: str) -> None:
 
 
 def decode_within(megabytes_and_data: tuple[int, bytes]) -> tuple[int, int]:
-    """Decode a photo while this process may use only a certain number of MiB beyond its present memory. Return the size
-    of the photo. The argument has this number and the bytes of the photo."""
+    """Decode a photo within a limit of memory, and return the size of the photo.
+
+    The argument has a number of MiB and the bytes of the photo. While it decodes the photo, this process may use this
+    number of MiB beyond its present memory.
+    """
     megabytes, data = megabytes_and_data
     before = resource.getrlimit(resource.RLIMIT_AS)
     decode(JPEG, LIMITS)  # The first call imports the modules for decoding.
@@ -200,8 +206,10 @@ def test_a_small_png_with_a_long_text_after_its_pixels_has_enough_memory() -> No
 
 
 def decode_within_little(data: bytes) -> tuple[int, int]:
-    """Decode a photo within the limit of memory for its size, of which the constant part is reduced to 4 MiB. Return
-    the size of the photo."""
+    """Decode a photo within a small limit of memory, and return the size of the photo.
+
+    The limit is the limit for a photo of this size, with its constant part reduced to 4 MiB.
+    """
     opening.BASE_BYTES = 4 << 20
     os.cpu_count = lambda: 1
     return decode(data, LIMITS).size
@@ -263,9 +271,9 @@ def test_a_jpeg_that_is_far_too_large_is_decoded_smaller_and_looks_the_same() ->
 
 @pytest.mark.parametrize("size", [(1023, 1537), (257, 3000), (90, 70)])
 def test_one_decoding_gives_images_of_several_sizes(size: tuple[int, int]) -> None:
-    """Checks that each image of `decode_each`, which gets several sides, has the size of the image that `decode` gives
-    for the same side. The image for the largest side is identical to the image of `decode`, and the other images are
-    similar. A PNG is decoded in full size."""
+    """Checks the images that `decode_each` returns for several sides. Each image has the size of the image that
+    `decode` returns for the same side. The image for the largest side is identical to the image of `decode`, and the
+    other images are similar. A PNG is decoded in full size."""
     smooth = Image.fromarray(PIXELS[:9, :9]).resize(size, Image.Resampling.BICUBIC)
     data = encoded(smooth, "JPEG", quality=95)
     sides = [20, 448, 120, None, 224]
@@ -329,8 +337,8 @@ def size_or_reason(function: Callable[[], tuple[int | None, int | None]]) -> tup
 
 
 def test_inspecting_a_jpeg_at_an_eighth_of_its_size_gives_the_result_of_full_decoding() -> None:
-    """Checks that `inspect`, which decodes a JPEG smaller, gives the same size or the same reason as `decode`, for
-    1,000 damaged and 100 intact JPEGs."""
+    """Checks that `inspect` and `decode` give the same size, or the same reason for a rejection, for 1,000 damaged and
+    100 intact JPEGs. `inspect` decodes a JPEG at a reduced size."""
     rng = np.random.default_rng(0)
     reasons = []
     for number in range(1100):

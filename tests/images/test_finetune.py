@@ -16,8 +16,8 @@ COLOURS = ((220, 40, 40), (40, 60, 220))
 
 
 def make_batch(seed: int, count: int = 18) -> RegionSample:
-    """Return `count` regions of three classes, in turn: plain grey (class 0), and a square of one of two colours on
-    grey."""
+    """Return `count` noisy regions of the classes 0, 1 and 2 in turn. Class 0 is plain grey, and classes 1 and 2 have a
+    square of a different colour on grey."""
     rng = np.random.default_rng(seed)
     classes = np.arange(count) % 3
     pixels = np.full((count, 32, 32, 3), 128, np.uint8)

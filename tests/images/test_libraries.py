@@ -49,8 +49,8 @@ def prepare(root: Path, kind: str, **keys: Any) -> Any:
 
 
 def require_alike(found: np.ndarray, expected: torch.Tensor) -> None:
-    """Check that features of jointspace agree with features of a library except for small differences, because the
-    library resizes images and then crops them, and jointspace does both in one step."""
+    """Check that features of jointspace agree with features of a library except for small differences. They differ
+    because the library resizes images and then crops them, and jointspace does both in one step."""
     expected = expected.detach().numpy()
     cosines = (found * expected).sum(axis=1) / np.linalg.norm(found, axis=1) / np.linalg.norm(expected, axis=1)
     assert cosines.min() > 0.999

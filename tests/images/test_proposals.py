@@ -117,8 +117,8 @@ def test_a_detector_has_the_classes_of_its_weights(weights: dict) -> None:
 
 
 def test_only_a_detector_in_tf32_lets_a_gpu_round_its_products(weights: dict) -> None:
-    """Checks the settings of torch that allow TF32 while the network computes, with and without `in_tf32`, and that
-    they are restored afterwards."""
+    """Checks the settings of torch that allow TF32, with and without `in_tf32`. The settings are checked while the
+    network computes, and after the computation, when the former settings must be restored."""
     network = build_detector(DETECTOR, weights, "w.pt")
     seen = []
     pixels = np.array(make_image(2, (90, 70)))

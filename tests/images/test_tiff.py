@@ -35,10 +35,10 @@ READ = {
     *itertools.product((2,), ("u1", "u2"), (3, 4), ((), (0,), (1,), (2,))),
     *itertools.product((5,), ("u1", "u2"), (4,), ((),)),
 }
-"""PhotometricInterpretation, type, number of bands and ExtraSamples of the layouts that must be read in one plane.
+"""Layouts that must be read in one plane: PhotometricInterpretation, type, number of bands and ExtraSamples.
 
-They must be read in both byte orders, with and without compression. Other layouts may be read or refused, but must not
-be decoded to wrong pixels.
+These layouts must be read in both byte orders, with and without compression. Other layouts may be read or refused, but
+must not be decoded to wrong pixels.
 """
 
 
@@ -54,8 +54,11 @@ def samples_of(shares: np.ndarray, type: str) -> np.ndarray:
 
 
 def right_picture(photometric: int, bands: int, extras: tuple[int, ...]) -> np.ndarray:
-    """Return the colours (HEIGHT, WIDTH, 3), from 0 to 1, of the image SHARES on white, if its first bands are stored
-    with this PhotometricInterpretation and these ExtraSamples."""
+    """Return the right colours (HEIGHT, WIDTH, 3), from 0 to 1, of a TIFF file on white.
+
+    The bands of the file are the first bands of SHARES. `photometric` is the value of PhotometricInterpretation, and
+    `extras` are the values of ExtraSamples.
+    """
     own = COLOURS[photometric]
     shares = SHARES[..., :own]
     if photometric == 5:

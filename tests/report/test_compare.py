@@ -122,8 +122,9 @@ def test_the_same_run_is_refused_twice(run: Path, tmp_path: Path) -> None:
 def test_test_photos_that_another_run_has_trained_on_are_counted(
     run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The run has 24 photos, and its test photos are 2, 5, ..., 23. The other run has the first 18 photos, and its test
-    photos are 1, 4, ..., 16."""
+    """Checks the number of test photos of each run that are training photos of the other run. The run has 24 photos,
+    and its test photos are 2, 5, ..., 23. The other run has the first 18 photos, and its test photos are 1, 4, ..., 16.
+    """
     other = make_run(tmp_path / "other", images=18, first_held_out=1)
     write_config(other, {"models": ["ncca"], "evaluate": {"splits": ["test"], "protocols": ["all-sentences"]}})
     make_stage("evaluate", other, "ncca", "test", "all-sentences")

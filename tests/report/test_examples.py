@@ -20,7 +20,8 @@ def name_only(row: dict) -> ReportPicture:
 
 @pytest.fixture(scope="module")
 def gallery(run: Path) -> SplitGallery:
-    """Return a gallery of sixteen images with two sentences each. Two images show each thing."""
+    """Return a gallery of sixteen images with two sentences each. The images show eight things, and two images show the
+    same thing."""
     manifest = Manifest(run / "manifest")
     return SplitGallery(
         Embeddings(manifest, run / "embeddings/ncca"), split_pairs(manifest, "train"), "train", name_only

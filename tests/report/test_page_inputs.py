@@ -55,8 +55,8 @@ def test_an_index_of_another_manifest_is_refused(own: Path, tmp_path: Path) -> N
 def test_photos_of_a_moved_collection_are_found_in_data_root(
     run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """If the photos are not in data_root either, a warning says how many are not shown. A file with the name of a photo
-    and other contents is not shown."""
+    """Checks that photos of a moved collection are read from data_root. If they are not there, a warning says how many
+    photos are not shown. A file with the name of a photo and other contents is not shown."""
     (run / "data").rename(tmp_path / "moved")
     try:
         sound = report(run, {"data_root": str(tmp_path / "moved")})

@@ -11,8 +11,8 @@ VERBS = np.array([1, 0, 1, 1, 0, -1, 1])
 PAIRS = np.array([[a, b] for a in range(7) for b in range(7) if a != b and OWNERS[a] == OWNERS[b]])
 RANKS = np.array([9, 8, 1, 3, 2, 4, 5, 6, 70, 71])
 ONE_VERB_RANKS = [9, 8, 3, 4, 5, 6]
-"""Ranks in RANKS of the pairs in which exactly one caption has a verb. The pairs in which both captions have a verb
-have the ranks 1 and 2. In the last two pairs, it is not known for one caption whether it has a verb."""
+"""Ranks in RANKS of the pairs in which exactly one caption has a verb. In the pairs with the ranks 1 and 2, both
+captions have a verb. In the last two pairs, it is not known whether one of the captions has a verb."""
 
 
 def test_pairs_are_grouped_by_their_verbs_and_lengths() -> None:

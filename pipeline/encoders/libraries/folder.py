@@ -33,11 +33,11 @@ TOKENIZER_FILES = ("tokenizer.json", "vocab.json", "vocab.txt", "merges.txt", "a
 """Names of the files that have tokenizers and vocabularies. All other JSON files are configurations."""
 
 ELSEWHERE = re.compile(r"(local-dir|hf-hub|hf_hub|file|https?):|timm_", re.IGNORECASE)
-"""Pattern of the beginning of a text in a configuration that names a network in a folder, on a hub, or of another
-library."""
+"""Pattern that matches at the beginning of a text in a configuration if the text names a network in a folder, on a hub,
+or of another library."""
 IGNORED = re.compile(r"[\0- ]")
-"""Pattern of control characters and the space, which a parser of URLs, as in older versions of timm, ignores in a name.
-These characters are removed from a text before ELSEWHERE is compared with the text."""
+"""Pattern of control characters and the space. They are removed from a text before the text is compared with ELSEWHERE,
+because parsers of URLs, such as the parser in older versions of timm, ignore these characters in a name."""
 
 REFUSED_KEYS = frozenset((
     "auto_map", "backbone", "backbone_config", "hf_model_name", "quantization_config", "timm_model_pretrained",

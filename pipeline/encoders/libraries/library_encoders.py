@@ -139,7 +139,8 @@ class LibraryTexts(TextEncoder):
         """Get the model that `entry` names, and return an encoder with this model.
 
         `entry` is the LibraryTextsEntry of the kind. `repository` is a folder of the user, or the name of a model on
-        the hub. `weights` is the origin of the weights, to which further details, such as a commit, are added in place.
+        the hub. `weights` is the origin of the weights. The method adds further details to this mapping, such as a
+        commit.
         """
 
     @classmethod
@@ -226,7 +227,7 @@ def user_folder(
 ) -> tuple[Path | None, dict[str, str | int]]:
     """Return the folder under weights_root that an entry names, and the origin of the weights.
 
-    The folder is None if the entry does not name a folder. The origin is then a model on the hub of the library.
+    If the entry does not name a folder, the folder is None, and the origin is a model on the hub of the library.
     """
     folder = entry.folder(str(material.weights_root))
     return folder, {"origin": entry.architecture if folder else f"{entry.architecture}, from its hub"}
@@ -236,8 +237,8 @@ def user_folder(
 def fetching(encoder: str, architecture: str, library: str) -> Iterator[None]:
     """Convert any exception of a library or its hub to an InputError, and a missing library to a UsageError.
 
-    `encoder`, `architecture` and `library` are the names of the encoder, its model and its kind for messages. A
-    JointspaceError is not converted.
+    The arguments are for messages: `encoder` is the name of an encoder, `architecture` is the name of its model, and
+    `library` is the name of its kind. A JointspaceError is not converted.
     """
     try:
         yield
@@ -259,8 +260,9 @@ def fetching(encoder: str, architecture: str, library: str) -> Iterator[None]:
 def choose_preprocessing(entry: "LibraryImagesEntry", stated: Settings) -> Preprocessing:
     """Return the preprocessing of an encoder: the keys of its entry, and the model's values for keys that are null.
 
-    `stated` has the model's values, as far as they are known. `resize` and `crop` are taken together, from the entry if
-    it has `resize`. Raises InputError for a key that neither the entry nor the model has.
+    `stated` has the model's values, as far as they are known. If the entry has `resize`, both `resize` and `crop` are
+    from the entry, and otherwise both are from the model. Raises InputError for a key that neither the entry nor the
+    model has.
     """
     configured = {name: getattr(entry, name) for name in PREPROCESSING[2:] if getattr(entry, name) is not None}
     if entry.resize is not None:

@@ -169,7 +169,8 @@ def require_tag(architecture: str, tag: str | None) -> None:
 def config_of(name: str, model: nn.Module) -> dict[str, Any]:
     """Return the configuration of the `model` that OpenCLIP has created by its `name`.
 
-    Its key `quick_gelu` says whether the model really has this activation. The key `timm_model_pretrained` is left out.
+    The key `quick_gelu` of the configuration says whether the model contains this activation. The key
+    `timm_model_pretrained` is left out.
     """
     config = copy.deepcopy(open_clip.get_model_config(name))
     assert config is not None

@@ -98,7 +98,8 @@ class SentenceTransformersTexts(LibraryTexts):
         return tuple(features[name] for name in self.names)
 
     def _features(self, texts: Sequence[str]) -> Mapping[str, Any]:
-        """Tokenise texts to named tensors. The method of the library is called `preprocess` from version 6.0 on."""
+        """Tokenise texts to named tensors. From version 6.0 on, the library's method for tokenising is called
+        `preprocess`."""
         preprocess = getattr(self.whole, "preprocess", None) or self.whole.tokenize
         return preprocess(list(texts))
 

@@ -254,7 +254,11 @@ def load_model(
 
 
 def require_weights(missing: Sequence[str], but: tuple[str, ...]) -> None:
-    """Raise ValueError if a parameter is missing whose name does not begin with one of the prefixes in `but`."""
+    """Raise ValueError if the weights of a model lack a parameter that is needed.
+
+    `missing` has the names of all parameters that the weights lack. A parameter whose name begins with one of the
+    prefixes in `but` is not needed.
+    """
     if lost := [name for name in missing if not name.startswith(but)]:
         raise ValueError(f"its weights lack {lost[0]}")
 
