@@ -39,7 +39,7 @@ def _import_models() -> ModuleType:
     sys.modules |= stand_ins
     try:
         from torchvision import models
-    except ImportError:  # this version of torchvision needs more of these modules, and is imported again with them
+    except ImportError:  # This version of torchvision needs the real modules, and is imported with them below.
         for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
             del sys.modules[name]
     finally:
@@ -79,7 +79,7 @@ def parse(data: bytes, source: str) -> State:
             return safetensors.torch.load(data)
         state = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     except (safetensors.SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError, KeyError, ValueError) as error:
-        # torch's own message is left out, because it advises to let the file run code
+        # The message of torch is left out, because this message advises to let the file run code.
         raise InputError(
             f"{source} is neither a safetensors file nor a state dict that contains only tensors, or it is damaged."
             " Save the state_dict() of the network with safetensors."

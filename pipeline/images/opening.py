@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 # libtiff also reads uncompressed files, because Pillow's own decoder misreads 16-bit samples in separate planes.
 TiffImagePlugin.READ_LIBTIFF = True
 
-# Only images in these formats, and HEIC, are opened. Pillow has others, such as EPS, which starts an interpreter.
+# Only images in these formats, and HEIC, are opened. Pillow reads more formats, such as EPS, for which Pillow starts an
+# interpreter.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JPEG2000")
 HEIF_BRANDS = frozenset({b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx"})
 """Brands in the first box of HEIC files, which Pillow cannot decode without pillow-heif."""
@@ -116,7 +117,7 @@ def load(data: bytes, limits: ImageLimits, sides: Sequence[int | None]) -> Loade
     """
     image = open_image(data)
     check_size(image.size, limits)
-    pixels = math.prod(image.size)  # a JPEG that is decoded smaller still needs memory for its whole size
+    pixels = math.prod(image.size)  # Even a JPEG that is decoded smaller needs memory for its whole size.
     factors = [1] * len(sides)
     if image.format == "JPEG":
         if has_more_scans(data, MAX_SCANS):
@@ -397,7 +398,8 @@ def open_tiff(data: bytes) -> ImageFile:
         tags.load(file)
         layout = TiffLayout.from_tags(tags)
         compression = tags.get(TiffImagePlugin.COMPRESSION, 1)
-        itemgetter(TiffImagePlugin.IMAGEWIDTH, TiffImagePlugin.IMAGELENGTH)(tags)  # raises KeyError if one is missing
+        # This call raises KeyError if one of the two tags is missing.
+        itemgetter(TiffImagePlugin.IMAGEWIDTH, TiffImagePlugin.IMAGELENGTH)(tags)
     except Exception as error:
         raise UnreadableImage("damaged", "the tags of this TIFF cannot be read. Save it again") from error
     if not layout.is_read() or compression not in TIFF_COMPRESSIONS:

@@ -92,8 +92,8 @@ def choose_and_build(
     count = vectors.count
     if not count or not len(queries):
         raise InputError(
-            f"The index would be empty, because there are {count} vectors to index and {len(queries)} queries to test"
-            " it with. Name splits that have photos and captions in index.splits in the configuration."
+            f"The index would be empty, because there are {count} vectors to index and {len(queries)} queries for a"
+            " test of the index. Name splits that have photos and captions in index.splits in the configuration."
         )
     questions = ask(queries, progress(vectors.blocks(), "exact search"), count, metric, gpu)
     failed: dict[str, CandidateTrial] = {}

@@ -240,7 +240,7 @@ def _train(index: faiss.Index, vectors: Vectors, count: int, gpu: "torch.device 
             elif not part.quantizer.ntotal:
                 train_lists(part, rows)
     sample = sample[evenly_spaced(len(sample), ENCODER_ROWS)]
-    del rows  # Frees the whole sample, which may be as large as the index.
+    del rows  # The whole sample is freed, because it may be as large as the index.
     index.train(sample)
     del sample
     runtime.return_freed_memory()

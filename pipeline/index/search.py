@@ -125,7 +125,7 @@ class Searcher(QueryEncoder):
         super().__init__(index)
         self._hidden = frozenset(hidden_columns)
         # A caller may set `draw` to a function that returns an image hit as HTML. Notebooks then show the photos of the
-        # answers. Without it (None), they show no photos.
+        # answers. If `draw` is None, notebooks show no photos.
         self.draw: Callable[[Hit], str] | None = None
         self._opened: dict[str, Gallery] = {}
         self._packed: dict[str, RowTable] = {}

@@ -328,8 +328,8 @@ def on_processes(task: ShardTask, numbers: Iterable[int], environments: Sequence
                     process.join()
                     if process.exitcode:
                         raise JointspaceError(
-                            "A worker process that makes shards has died. Its messages above may say why. Run the same"
-                            " command again. It keeps the shards that are complete."
+                            "A worker process that makes shards has died. The messages above may say why. Run the same"
+                            " command again. The command keeps the complete shards."
                         ) from None
                     continue
                 if isinstance(message, JointspaceError):

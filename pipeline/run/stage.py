@@ -102,8 +102,8 @@ class NamedInputs:
         value = self.values.get(name)
         if not isinstance(value, kind):
             raise UndeclaredInputError(
-                f"The stage asks for the input {name} as {kind.__name__}, but does not declare such an input. It"
-                f" declares {', '.join(self.values)}. Add the input to `reads` of the stage."
+                f"The stage asks for the input {name} as {kind.__name__}, but does not declare such an input. The"
+                f" declared inputs are {', '.join(self.values)}. Add the input to `reads` of the stage."
             )
         return value
 
@@ -111,8 +111,8 @@ class NamedInputs:
         values = self.values.get(name)
         if not isinstance(values, Mapping):
             raise UndeclaredInputError(
-                f"The stage asks for the group of inputs {name}, but does not declare it as a mapping. It declares"
-                f" {', '.join(self.values)}. Add the group to `reads` of the stage."
+                f"The stage asks for the group of inputs {name}, but does not declare this group as a mapping. The"
+                f" declared inputs are {', '.join(self.values)}. Add the group to `reads` of the stage."
             )
         return {key: value for key, value in values.items() if isinstance(value, kind)}
 

@@ -67,7 +67,7 @@ def hold(path: Path, wait: bool = False) -> Iterator[None]:
                 f"Cannot write {path}, because its lock {lock} cannot be created ({error.strerror}). Free some disk"
                 " space, correct the permissions of the folder, or write to another folder."
             ) from error
-        log.warning("%s is on a file system without locks. Make sure that other runs do not write to it.", path)
+        log.warning("%s is on a file system without locks. Make sure that no other run writes to this path.", path)
     if lock.exists() and not is_lock(lock):
         kernel.release()
         raise JointspaceError(

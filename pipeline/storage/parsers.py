@@ -96,8 +96,8 @@ def find_parser(trained: Path | None, name: str | None, root: Path) -> tuple[str
             return name, fingerprint(PIPELINE, 1, {"package": name, "version": metadata.version(name)})
         except metadata.PackageNotFoundError:
             raise UsageError(
-                f"parse.pipeline: {name} is neither a folder below {root} nor an installed package. Correct it, or set"
-                " it to null to use the pipeline of `train-parser`."
+                f"parse.pipeline: {name} is neither a folder below {root} nor an installed package. Correct this key,"
+                " or set it to null to use the pipeline of `train-parser`."
             ) from None
     if trained is None:
         raise UsageError(

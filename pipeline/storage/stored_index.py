@@ -190,8 +190,8 @@ def _require_complete(folder: Path, shards: Sequence[IndexShard]) -> None:
     for (_, of), numbers in together.items():
         if missing := sorted(set(range(of)) - numbers):
             raise IntegrityError(
-                f"{folder} contains {len(numbers)} of {of} index shards. The shard {missing[0]:02d} is missing. Copy it"
-                " again, or build it with `jointspace run CONFIG`."
+                f"{folder} contains {len(numbers)} of {of} index shards. The shard {missing[0]:02d} is missing. Copy"
+                " this shard again, or build it with `jointspace run CONFIG`."
             )
 
 

@@ -563,6 +563,7 @@ def _name_network(weights: Path) -> str:
     named = NETWORKS.match(weights.name.lower().replace("-", "_"))
     if named is None:
         raise UsageError(
-            f"The name of {weights} does not begin with the name of a network. Name it, as in: --architecture resnet50"
+            f"The name of {weights} does not begin with the name of a network. Name the network, as in: --architecture"
+            " resnet50"
         )
     return named[0]

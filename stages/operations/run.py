@@ -152,7 +152,7 @@ def migrate(
             _migrate_files(Path(old), Path(new), texts, output)
         return
     missing = [name for name in (old, new) if Path(name).suffix and not Path(name).exists()]
-    if missing and not config_path:  # With CONFIG, OLD and NEW are names of encoders, which may have a dot like files.
+    if missing and not config_path:  # With CONFIG, OLD and NEW name encoders, and may have a dot.
         raise UsageError(
             f"The file {missing[0]} does not exist. Correct the path, or give the names of two encoders and the"
             " configuration of their run: jointspace migrate OLD NEW CONFIG"
@@ -277,7 +277,7 @@ def run_workflow(
             say(line)
     if (warnings := warnings_of(folder)) and not any(map(RUNS_NOTHING.fullmatch, further)):
         raise RejectLimitError(
-            f"The run is complete, with {counted(len(warnings), 'warning')}. The first: {warnings[0]}"
+            f"The run is complete, with {counted(len(warnings), 'warning')}. The first warning is: {warnings[0]}"
         )
 
 
@@ -306,7 +306,8 @@ def _watch(words: list[str], log: Path, shown: bool) -> int:
     with open(log, "wb") as output, closing(_Progress(log.parent / "benchmarks", shown)) as progress:
         process = subprocess.Popen(
             words, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True,
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # An ignored SIGINT would be inherited.
+            # Otherwise Snakemake would inherit an ignored SIGINT.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )  # fmt: skip
         try:
             for line in _follow(log, process):

@@ -108,7 +108,7 @@ def _add_unsearchable(run: Path, found: "Examination") -> None:
         except IntegrityError as error:
             remade = Layout(run).manifest.commit.exists() and ADDED not in card.relative_to(run).parts
             found.faults.append(FaultyFile(card, f"refused by search: {error}", card if remade else None))
-        except (UsageError, InputError):  # The index is intact, but this machine lacks something that it needs.
+        except (UsageError, InputError):  # The index is intact, but needs something that this machine lacks.
             continue
 
 
@@ -185,7 +185,7 @@ def explain(run: Path, image: str, as_json: bool) -> None:
     from pipeline.storage.verify import find_image, find_rejects, trace
 
     require_order(run, [image], is_run, "explain")
-    RUN.convert(run, None, None)  # raises UsageError if `run` is a configuration file
+    RUN.convert(run, None, None)  # This call raises UsageError if `run` is a configuration file.
     found, left_out = [], run / "rejects.jsonl"  # `left_out` exists only if the whole collection was refused.
     if (manifest_file := Layout(run).manifest.commit).exists():
         manifest = Manifest(manifest_file.parent)

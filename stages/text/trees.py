@@ -185,8 +185,10 @@ def parse(run: StageRun, jobs: Iterator[ShardJob]) -> Iterator[int]:
         written = "".join(conllu), "".join(brackets), len(texts)
         write_parses(job.path, *written, provenance=job.provenance, details=details)
         for fallback in fallbacks[:MAX_LOGGED]:
-            stored = "It is stored as a chain of its words."
-            log.warning("caption %d was not parsed: %s. %s", fallback["sentence_id"], fallback["reason"], stored)
+            log.warning(
+                "The caption with the sentence_id %d is stored as a chain of its words, because it was not parsed: %s",
+                fallback["sentence_id"], fallback["reason"],
+            )  # fmt: skip
         log.info(
             "This shard has %d captions, of which %d were not parsed and are stored as chains of their words",
             len(texts),

@@ -243,7 +243,9 @@ def test_a_photo_that_was_removed_before_is_named_once(
     assert first not in caplog.text
     with pytest.raises(UsageError, match=r"'id:0' matches no photo\. Write whole paths, or names as"):
         run_command("remove", index, "id:0")
-    with pytest.raises(RejectLimitError, match=r"2 names .*listed above\. Write .* The other photos were removed"):
+    with pytest.raises(
+        RejectLimitError, match=r"2 names .*listed above\. Write .* The photos of the other names were removed"
+    ):
         run_command("remove", index, first, second, "nobody.png")
     assert f"'{first}' was removed before" in caplog.text
     assert "'nobody.png' matches no photo" in caplog.text
@@ -307,7 +309,7 @@ def test_a_removal_reaches_every_index_of_the_run(
     caplog.set_level("INFO")
     alone = shutil.copytree(run_indexes["dvsa"], tmp_path / "alone/index/dvsa")
     run_command("remove", run_indexes["dvsa"], "cat-1.png", "id:8")
-    assert f"2 photos removed from {run_indexes['dvsa']}, {run_indexes['ncca']}: id:1 (" in caplog.text
+    assert f"has removed 2 photos from {run_indexes['dvsa']}, {run_indexes['ncca']}: id:1 (" in caplog.text
     for folder, there in zip(run_indexes.values(), paths_of(*run_indexes.values()), strict=True):
         assert len(there) == 78 and there.isdisjoint(("cat-1.png", "dog-8.png"))
         assert [*read_removed(IndexShard(folder))] == ["cat-1.png", "dog-8.png"]

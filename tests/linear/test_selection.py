@@ -149,7 +149,7 @@ def test_command_reads_a_file_of_vectors(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is not the folder of a run"):
         run_command("suggest", tmp_path, "-o", tmp_path / "more")
     (tmp_path / "images.txt").write_text("\n".join(["a\tb.jpg", *names[1:]]) + "\n")
-    with pytest.raises(InputError, match="cannot have the photo"):
+    with pytest.raises(InputError, match="has a tab or a line end, so the photo cannot be in the list"):
         run_command("suggest", tmp_path / "images.npy", "-n", 10, "-o", tmp_path / "more")
     vectors[3] = np.nan
     np.save(tmp_path / "images.npy", vectors)

@@ -190,7 +190,10 @@ def test_a_second_addition_says_that_nothing_is_new(
     photos = tmp_path / "photos"
     draw(photos, 1, 2)
     shutil.copy(next((colours / "data").glob("*.png")), photos / "known.png")
-    for expected in (f"added 1 of 2 photos of {photos}", f"added 0 of 2 photos of {photos}; {index} already has them"):
+    for expected in (
+        f"added 1 of 2 photos of {photos} to {index}. The index already has the others.",
+        f"added 0 of 2 photos of {photos} to {index}. The index already has all of them.",
+    ):
         caplog.clear()
         run_command("add", index, photos)
         said = [record.getMessage() for record in caplog.records if record.levelname != "DEBUG"]
@@ -290,11 +293,11 @@ def test_removed_photos_are_not_added_again(colours: Path, tmp_path: Path, caplo
     shutil.copy(colours / "data/green-01.png", photos / "a copy.png")
     (photos / "captions.tsv").write_text("a copy.png\ta green picture\na copy.png\tanother caption\nred-00.png\tnew\n")
     run_command("add", index, photos)
-    assert "1 caption skipped, because the index already has their photos" in caplog.text
+    assert "already has their photos with other captions (number of these captions: 1)" in caplog.text
     run_command("remove", index, f"{photos}/red-00.png", f"{colours}/data/green-01.png")
     photos = photos.rename(tmp_path / "moved")
     run_command("add", index, photos)
-    assert "does not get 2 photos, because `jointspace remove` removed them" in caplog.text
+    assert f"has removed from {index} were not added again (number of these photos: 2)" in caplog.text
     assert f"added 0 of 7 photos of {photos}" in caplog.text and open_index(index).card.images.count == 46
     (tmp_path / "moved").rename(tmp_path / "photos")
     retell(index / "added/00-photos/index/ncca/card.json", "inputs", "model", value="an earlier one")
@@ -313,7 +316,7 @@ def test_a_failed_refresh_names_the_command_that_adds_the_photos_again(
     retell(index / "added/00-photos/index/ncca/card.json", "inputs", "model", value="an earlier one")
     gone = photos.rename(tmp_path / "gone")
     refresh_additions(declared(), index)
-    (command,) = re.findall("To add them again, run: jointspace (.*)", caplog.text)
+    (command,) = re.findall("To add the photos again, run: jointspace (.*)", caplog.text)
     gone.rename(photos)
     assert open_index(index).card.images.count == 40
     run_command(*shlex.split(command))

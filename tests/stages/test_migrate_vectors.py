@@ -192,11 +192,15 @@ def test_repeated_names_and_captions_of_another_encoder_are_refused(tmp_path: Pa
     repeated = write(tmp_path / "repeated.npy", OLD, [*NAMES[:-1], NAMES[0]])
     with pytest.raises(InputError, match="400 rows, but 399 different names"):
         run_command("migrate", repeated, new, "--output", tmp_path / "out")
-    with pytest.raises(InputError, match="texts has vectors of 12 numbers, but new of 8. Encode the captions"):
+    with pytest.raises(
+        InputError, match="texts has vectors of 12 numbers, but new has vectors of 8 numbers. Encode the captions"
+    ):
         jointspace.migrate(OLD, NEW, texts=OLD)
-    with pytest.raises(InputError, match=f"new has {len(NEW[CHOSEN])} vectors, but old has 400. Give the row in old"):
+    with pytest.raises(InputError, match=f"new has {len(NEW[CHOSEN])} vectors, but old has 400 vectors. Pass rows"):
         jointspace.migrate(OLD, NEW[CHOSEN])
-    with pytest.raises(InputError, match="rows must have one row number of old, from 0 to 399, for each of the 120"):
+    with pytest.raises(
+        InputError, match="rows must have the number of a row of old, from 0 to 399, for each of the 120"
+    ):
         jointspace.migrate(OLD, NEW[CHOSEN], CHOSEN + 300)
 
 

@@ -142,7 +142,9 @@ def test_sentences_without_names_are_in_the_order_of_the_run(tmp_path: Path) -> 
         assert open_foreign(source).names == NAMES and foreign_files(source) == [path, tmp_path / "f.txt"]
         (tmp_path / "f.txt").unlink()
         assert open_foreign(source).names is None and foreign_files(source) == [path]
-        with pytest.raises(InputError, match="f.txt does not exist. List the names of the rows of "):
+        with pytest.raises(
+            InputError, match="f.txt does not exist. Write a file at this path that lists the names of the rows of "
+        ):
             read(path)
 
 
@@ -166,7 +168,7 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     for make in (make_npy, make_hdf5, make_parquet, make_npz, make_safetensors, make_torch, make_lone_tensor):
         path = make(tmp_path)
         path.write_bytes(path.read_bytes()[:60])
-        with pytest.raises(InputError, match=rf"cannot read .*{path.name}"):
+        with pytest.raises(InputError, match=rf"{path.name} cannot be read"):
             read(path)
 
 

@@ -234,7 +234,7 @@ def _read_sample(
         reason = f"the images {names} all have the key {stem!r}, which ends at the first dot. Name one {stem}.jpg"
         yield Reject(shard, None, "images", f"ambiguous: {reason}")
     for suffix in members_by_suffix:
-        ambiguous = used["image"] is None and suffix in images[:1]  # one Reject stands for all images
+        ambiguous = used["image"] is None and suffix in images[:1]  # The Reject above stands for all images.
         tally.add(None if ambiguous or suffix in used.values() else _why_unused(suffix, suffix in images))
     parts = {part: members_by_suffix[suffix] if suffix else None for part, suffix in used.items()}
     if image := parts["image"]:

@@ -50,7 +50,7 @@ def sum_blocks(
         for block in ahead(blocks):
             accumulator.add(view.stack(block.features), text.stack(block.sentences), block.owners)
         return accumulator.result()
-    from pipeline.models.linear.device import DeviceAccumulator  # It imports torch, which takes long.
+    from pipeline.models.linear.device import DeviceAccumulator  # The import of torch takes seconds.
 
     on_device = DeviceAccumulator(view, text.dim, device)
     for block in ahead(blocks):
@@ -81,7 +81,7 @@ def mapped_moments(
     pairs, so only products with P or Q are computed. Sparse matrices of y stay sparse. P and Q are computed for one
     block at a time.
     """
-    import torch  # The import takes seconds, and only fits with feature maps need it.
+    import torch  # The import takes seconds, and only fits with feature maps need torch.
 
     from pipeline.models.linear.device import MappedAccumulator
 

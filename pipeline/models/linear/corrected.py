@@ -178,7 +178,8 @@ class HubCorrected:
         self._computing = correction
 
     def __getattr__(self, name: str) -> Any:
-        if name == "model":  # `copy` looks for attributes before `model` is set, which would recurse endlessly here.
+        # `copy` looks for attributes before `model` is set, and this function would then call itself endlessly.
+        if name == "model":
             raise AttributeError(name)
         return getattr(self.model, name)
 

@@ -49,7 +49,7 @@ def export(index: Path, kind: str, output: Path, code: str, dims: int | None) ->
     card = stored.card
     if dims and dims > card.dim:
         raise UsageError(
-            f"The vectors have {card.dim} dimensions. Give --dims a number from 1 to {card.dim}, not {dims}."
+            f"--dims is {dims}, but the vectors have {card.dim} dimensions. Give a number from 1 to {card.dim}."
         )
     about = {
         "model": card.model,

@@ -126,12 +126,13 @@ class MigrationTask:
             return _fit_and_measure(x, y, None, y.mean(axis=0))
         if self.texts.dim != self.new.dim:
             raise InputError(
-                f"{self.texts.files[0]} has vectors of {self.texts.dim} numbers, but {self.new.files[0]} of"
-                f" {self.new.dim}. Encode the captions with the text encoder that belongs to the new encoder."
+                f"{self.texts.files[0]} has vectors of {self.texts.dim} numbers, but {self.new.files[0]} has"
+                f" vectors of {self.new.dim} numbers. Encode the captions with the text encoder that belongs to the"
+                " new encoder."
             )
         drawn = rng.permutation(len(self.texts))[:MAX_CAPTIONS]
         texts = _read(self.texts, drawn)
-        position = np.full(len(self.old), -1)  # It will have the position of each old row in the sample, or -1.
+        position = np.full(len(self.old), -1)  # The position of each old row in the sample, or -1, is filled in below.
         position[rows] = np.arange(len(rows))
         owners = position[self.owners[drawn]]
         described, places = np.unique(self.owners[drawn][owners < 0], return_inverse=True)
@@ -200,12 +201,12 @@ def migrate(
             found = np.arange(len(opened[name])) if numbers is None else np.asarray(numbers)
             if numbers is None and len(found) != len(old):
                 raise InputError(
-                    f"{name} has {len(found)} vectors, but old has {len(old)}. Give the row in old of each of them in"
-                    f" {argument}."
+                    f"{name} has {len(found)} vectors, but old has {len(old)} vectors. Pass {argument}, with the"
+                    f" number of a row of old for each of the vectors in {name}."
                 )
             if found.shape != (len(opened[name]),) or not np.isin(found, np.arange(len(old))).all():
                 raise InputError(
-                    f"{argument} must have one row number of old, from 0 to {len(old) - 1}, for each of the"
+                    f"{argument} must have the number of a row of old, from 0 to {len(old) - 1}, for each of the"
                     f" {len(opened[name])} vectors in {name}. Correct the numbers."
                 )
             pairing[name] = found

@@ -163,7 +163,7 @@ class RegionExtraction:
         commit = shard.publish(self._details)
         counts = ", ".join(f"{count} {what}" for what, count in commit.details["counts"].items())
         log.info(
-            "The shard %s was made. It has these numbers of regions that were changed, dropped or added: %s.",
+            "The shard %s was made. The shard has these numbers of regions that were changed, dropped or added: %s.",
             shard.path,
             counts or "none",
         )

@@ -195,7 +195,7 @@ class RunReport:
 
         The first photo is the photo of the query, and the others are found (Kiros et al. 2014, Figure 4).
         """
-        from pipeline.index.search import Searcher  # This imports FAISS, which other reports do not need.
+        from pipeline.index.search import Searcher  # Other reports do not need FAISS, which this line imports.
 
         shown = []
         for model, searches in self.run.config.reproduce.arithmetic.items():
