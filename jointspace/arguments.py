@@ -60,7 +60,7 @@ def require_text(value: str, name: str) -> None:
     The message calls the value `name`.
     """
     if not isinstance(value, str):
-        raise UsageError(f"{name} has the type {type(value).__name__}, but must be a str. Convert it to a str.")
+        raise UsageError(f"{name} has the type {type(value).__name__}, but must be a str. Pass a str.")
     if not is_unicode(value):
         raise UsageError(
             f"{name} contains lone surrogates: {value[:MAX_SHOWN_CHARACTERS]!r}. Decode the bytes of this text with the"

@@ -258,7 +258,7 @@ def command_of(stage: "Stage") -> click.Command:
         if kept:
             outputs = counted(kept, "shard" if stage.sharded else "output")
             log.info(
-                "%s: The inputs of %s are unchanged, so this work was skipped. To do it again, add --force.",
+                "%s: The inputs of %s are unchanged, so this work was skipped. To repeat the work, add --force.",
                 stage.command, outputs,
             )  # fmt: skip
         say_next(lambda: stage.then(run, *jobs[-1]) or shlex.join(["jointspace", "run", str(run.layout.config)]))

@@ -365,7 +365,7 @@ def _with_folder_of_images(detected: Detected) -> Detected:
         raise UsageError(
             f"The folders {folder or '.'} and {also[0] or '.'} in {detected.root} both have a photo named {shared!r},"
             f" so the photos that {', '.join(detected.files.values())} name are ambiguous. Put the folder before each"
-            f" name there, such as {example}."
+            f" of these names, such as {example}."
         )
     notes = [f"the photos are read from {folder}, since {other} has files of the same names" for other in also]
     files = {**detected.files, "images": folder or "."}

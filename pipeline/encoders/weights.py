@@ -71,7 +71,7 @@ def parse(data: bytes, source: str) -> State:
     `source` is the name of the file. Code in the file is never run. Raises InputError if the file is not a mapping of
     names to tensors.
     """
-    # This import is here because restoring stored encoders does not need it.
+    # This import is here, because restoring stored encoders does not need safetensors.torch.
     import safetensors.torch
 
     try:

@@ -93,7 +93,7 @@ def _parse_entities(text: str, source: str) -> Iterator[Box]:
         raise InputError(f"{source} is not valid XML ({error}). Download the file again.") from error
     file = root.findtext("filename")
     if not file:
-        raise InputError(f"{source} has no <filename>, so its image is unknown. Download the file again.")
+        raise InputError(f"{source} has no <filename>, so the image of the boxes is unknown. Download the file again.")
     for number, item in enumerate(root.iter("object")):
         box = item.find("bndbox")
         if box is None:  # This phrase is about the scene or about nothing visible.

@@ -216,8 +216,8 @@ def _read_names(source: Source) -> list[str]:
         return [name.partition("\t")[2] for name in names]
     if any(read_lines(other) != names for other in others):
         raise InputError(
-            f"{first} and {others[0]} list different names. Remove one of the two files, or name one of them"
-            " in `names`."
+            f"{first} and {others[0]} list different names. Remove one of the two files, or name one of the"
+            " two in `names`."
         )
     return names
 

@@ -129,7 +129,7 @@ def load(data: bytes, limits: ImageLimits, sides: Sequence[int | None]) -> Loade
             "too-large", f"its tiles have more than {limits.max_pixels} pixels. Save the TIFF with smaller tiles"
         )
     lower = colour.lower_bytes(image)
-    texts = 5 * MAX_PNG_TEXT_BYTES if image.format == "PNG" else 0  # Pillow copies texts, also those after the pixels
+    texts = 5 * MAX_PNG_TEXT_BYTES if image.format == "PNG" else 0  # Pillow also copies texts after the pixels.
     with memory_limit(BASE_BYTES + texts + BYTES_PER_PIXEL * pixels):
         try:
             image.load()

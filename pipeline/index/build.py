@@ -263,7 +263,7 @@ def remove(
     """
     factory = card.factory
     # The type is read from the index, because the card may be wrong. If FAISS removes vectors from an index of another
-    # type, it numbers the remaining vectors again.
+    # type, FAISS numbers the remaining vectors again.
     typed = faiss.downcast_index(index)
     if isinstance(typed, faiss.IndexIVF) and not isinstance(typed, faiss.IndexIVFFastScan):
         untyped(index).remove_ids(ids)

@@ -159,7 +159,7 @@ class MultiVectorGallery(Gallery):
         if not isinstance(typed, faiss.IndexFlat | faiss.IndexIVFFlat):
             raise IntegrityError(
                 f"The index of {modality} is a {type(typed).__name__}, but a model with several vectors per item needs"
-                f" an index that stores them exactly (IndexFlat or IndexIVFFlat). {REBUILD}"
+                f" an index that stores the vectors exactly (IndexFlat or IndexIVFFlat). {REBUILD}"
             )
         super().__init__(index)
         self.means: ListMeans | None = None
@@ -168,8 +168,8 @@ class MultiVectorGallery(Gallery):
             self.means = ListMeans(typed)
         elif shortlist is not None:
             raise IntegrityError(
-                f"The index of {modality} has no inverted lists, but its card sets a shortlist, which needs them."
-                f" {REBUILD}"
+                f"The index of {modality} has no inverted lists, but its card sets a shortlist, which needs these"
+                f" lists. {REBUILD}"
             )
         self.of_images = modality == "images"
         self.outline = outline

@@ -401,8 +401,8 @@ class Searcher(QueryEncoder):
         if not len(rows):
             raise InputError(
                 f"The model {self.index.card.model} compares photos by their regions, so the photo must be one of the"
-                " photos of the index. Add it to the collection and run `jointspace run CONFIG`, or use the index of a"
-                " model with one vector per photo, such as ncca."
+                " photos of the index. Add the photo to the collection and run `jointspace run CONFIG`, or use the"
+                " index of a model with one vector per photo, such as ncca."
             )
         return with_regions(self.gallery("images")).item(int(rows[0]))
 
@@ -412,9 +412,9 @@ class Searcher(QueryEncoder):
         model = self.index.card.model
         if self.multi_vector:
             raise UsageError(
-                f"Words cannot be added to a photo with the model {model}, or subtracted from a query, because it has"
-                " several vectors per photo, one per region. Use the index of a model with one vector per photo, such"
-                " as ncca."
+                f"Words cannot be added to a photo with the model {model}, or subtracted from a query, because this"
+                " model has several vectors per photo, one per region. Use the index of a model with one vector per"
+                " photo, such as ncca."
             )
         if self.index.card.metric != "inner_product":
             raise UsageError(

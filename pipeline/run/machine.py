@@ -150,7 +150,7 @@ def _torch() -> Iterator[Finding]:
 
 def _faiss() -> Iterator[Finding]:
     names = sorted(set(metadata.packages_distributions().get("faiss", [])))
-    if len(names) > 1:  # The packages install the same files, so removing one package damages the other.
+    if len(names) > 1:  # The packages install the same files, so removing only one would damage the other.
         remedy = f"pip uninstall -y {' '.join(names)}, then pip install {names[-1]}"
         yield Finding("faiss", f"{' and '.join(names)} have overwritten each other's files", "MISS", remedy)
     try:

@@ -94,7 +94,8 @@ class OpenStage:
 
     def __init__(self, task: ShardTask) -> None:
         # Python does not let a daemon start processes, and Dask's workers are daemons. Stages start processes that
-        # decode images, so this process is no longer marked as a daemon. Those processes end when this process ends.
+        # decode images, so this process is no longer marked as a daemon. The started processes end when this process
+        # ends.
         multiprocessing.current_process().daemon = False
         self.task = task
         self.stage: Stage = getattr(importlib.import_module(task.module), task.stage)
@@ -110,7 +111,7 @@ class OpenStage:
         The function may begin a shard before the shard before it is committed.
         """
         with ExitStack() as opening:
-            # Garbage collection is off while the function imports torch, until it takes its first job.
+            # Garbage collection is off while the function imports torch, until the function takes the first job.
             opening.enter_context(runtime.without_collection())
             yield from self.stage.function(self.view, self._missing(numbers, opening.close), *self.task.names)
 
@@ -193,7 +194,7 @@ def make_shards(run: Run, stage: Stage, every: Sequence[Names], part: int | None
     if part is not None and part >= n_parts:
         raise UsageError(
             f"The part {part} does not exist. The parts of {run.root} are numbered 0 to {n_parts - 1}. Choose one of"
-            " them."
+            " these numbers."
         )
     task = ShardTask(stage.function.__module__, stage.name, run.root.absolute(), tuple(every), again, call=uuid4().hex)
     for number in range(len(parts)) if part is None else [part]:

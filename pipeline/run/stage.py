@@ -195,7 +195,7 @@ class Stage:
     of a job. `run` is a StageRun, which opens only declared artefacts.
     """
 
-    function: Callable[..., Any]  # Any: the parameters decide which of the two forms it has
+    function: Callable[..., Any]  # Any: the parameters of the function differ from stage to stage
     version: int
     """Number of the version of the function. It is increased when the same inputs give other results. Artefacts of
     another version are made anew. Artefacts that depend on them are made anew only if the new files differ."""

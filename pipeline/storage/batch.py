@@ -109,7 +109,7 @@ class FileBatch:
                     if match := TEMPORARY.fullmatch(orphan.name):
                         orphans.setdefault(match["name"], []).append(orphan)
             # A killed process with the same process number may have left a hard link under the temporary name. Writing
-            # to it would overwrite another file.
+            # to this link would overwrite another file.
             for orphan in (*self._orphans[path.parent].pop(path.name, ()), *filter(is_regular, [_temporary(path)])):
                 orphan.unlink(missing_ok=True)
         except OSError as error:

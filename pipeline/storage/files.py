@@ -129,7 +129,7 @@ def map_verified(path: Path, sha256: str) -> tuple[memoryview, str]:
                 return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)), sha256
     data, found = map_hashed(path)
     # A file that has just been written could be written once more within the same tick of the clock, and its times
-    # would not change. It is therefore not remembered yet.
+    # would not change. Such a file is therefore not remembered yet.
     is_settled = time.time() - max(before.st_mtime, before.st_ctime) > SETTLED_SECONDS
     if is_large and is_settled and found == sha256 and _verification_key(path, os.stat(path), sha256) == key:
         remember(key)
@@ -231,7 +231,8 @@ def name_fault(name: str, listed: bool = False) -> str | None:
 
 def first_unplain(names: Sequence[str | None]) -> int | None:
     """Return the position of the first name that `name_fault` refuses, or None if it refuses none of them."""
-    # One search in all names takes a tenth of the time. It can also match a line of a name that `name_fault` accepts.
+    # One search in all names takes a tenth of the time. This search can also match a line of a name that `name_fault`
+    # accepts.
     if not UNPLAIN_LINE.search("\n".join(name for name in names if name is not None)):
         return None
     return next((position for position, name in enumerate(names) if name is not None and name_fault(name)), None)

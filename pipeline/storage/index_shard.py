@@ -157,7 +157,7 @@ class IndexWriter:
         # Snakemake removes the card of an older shard, and with it the list of its files, before this function is run.
         # The commit records of its model and encoders still list some of these files, and CHANGING lists the others.
         for record in (path for pattern in RECORDS for path in self.folder.glob(pattern)):
-            with suppress(IntegrityError):  # It is not a commit record, but a file of the user, so it stays.
+            with suppress(IntegrityError):  # A file of the user, which is not a commit record, stays.
                 names = (*read_commit(record).files, record.name, *(CHANGING if record.parent == self.folder else ()))
                 former |= {(record.parent / name).relative_to(self.folder).as_posix() for name in names}
         self._batch.add(self._path(CARD), to_json(card.to_json()), commit=True)

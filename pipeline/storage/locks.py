@@ -55,11 +55,11 @@ def hold(path: Path, wait: bool = False) -> Iterator[None]:
             kernel.acquire()
         except Timeout:
             if not lock.exists():
-                lock.touch()  # filelock also times out if it cannot create the file. This call then raises the OSError.
+                lock.touch()  # filelock also times out if the file cannot be created. This call then raises OSError.
             raise
     except Timeout:
         raise JointspaceError(
-            f"{path} is being written by {_holder(lock)}. Wait until that process has ended, or stop it."
+            f"{path} is being written by {_holder(lock)}. Wait until that process has ended, or stop that process."
         ) from None
     except OSError as error:
         if error.errno not in WITHOUT_LOCKS:

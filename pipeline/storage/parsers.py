@@ -51,7 +51,7 @@ def parser_of(run: Path | None) -> tuple[Callable[[], Any], Mapping[str, Any]]:
     name, digest = find_parser(trained, name, Path(config["weights_root"]))
     if digest != parsed["parser"]:
         raise UsageError(
-            f"The parser {name} has changed since it parsed the captions of {run}. Parse them again with"
+            f"The parser {name} has changed since the captions of {run} were parsed. Parse them again with"
             f" `jointspace stage parse --run {shlex.quote(str(run))} --force`, and then run `jointspace run CONFIG`."
         )
     return partial(load_parser, name), read_record(run / "text/labels.json")
@@ -86,7 +86,7 @@ def find_parser(trained: Path | None, name: str | None, root: Path) -> tuple[str
     neither such a folder nor an installed package. Raises IntegrityError if the trained pipeline is missing or was
     changed.
     """
-    from importlib import metadata  # Imported here, because searches without a parser do not need it.
+    from importlib import metadata  # Searches without a parser do not need this import.
 
     if name is not None and (folder := Path(root) / name).is_dir():
         digests = {path.relative_to(folder).as_posix(): file_sha256(path) for path in files_below(folder)}

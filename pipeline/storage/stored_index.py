@@ -54,7 +54,8 @@ class StoredIndex:
             if _comparison(other.card) != _comparison(first.card):
                 raise IntegrityError(
                     f"{other.folder} has the metric {other.card.metric} and {other.card.dim} dimensions, but"
-                    f" {first.folder} has {first.card.metric} and {first.card.dim}. Search them separately. {REBUILD}"
+                    f" {first.folder} has {first.card.metric} and {first.card.dim}. Search the two separately."
+                    f" {REBUILD}"
                 )
         self.shards = list(shards)
         self.folder = folder if others and folder else first.folder

@@ -363,7 +363,7 @@ def _encode(image_path: Path, searcher: "Searcher", config_path: Path | None) ->
         stored = searcher.stored_encoders()
         opened = thread.submit(
             lambda: {name: encoder.open() for name, encoder in stored.items()}
-        )  # The encoders are opened while the photo is decoded, because both take about as long.
+        )  # The encoders are opened while the photo is decoded, because these two steps take about equally long.
         try:
             image = decode(data)
         except InputError as error:

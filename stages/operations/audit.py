@@ -96,7 +96,7 @@ def command(root: Path, exclude: Path | None, rate: float) -> None:
     elif run.manifest.n_images < MIN_PHOTOS_FOR_ESTIMATE:
         click.echo(
             f"With fewer than {MIN_PHOTOS_FOR_ESTIMATE:,} photos, more of the listed captions can be right than --rate"
-            " says. Look at each of them."
+            " says. Look at each listed caption."
         )
     if decisions:
         counts = Counter(decisions.values())

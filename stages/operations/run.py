@@ -158,14 +158,16 @@ def migrate(
             " configuration of their run: jointspace migrate OLD NEW CONFIG"
         )
     if texts or output:
-        raise UsageError("--texts and --output are only for files of vectors. Leave them out to migrate a run.")
+        raise UsageError(
+            "--texts and --output are only for files of vectors. To migrate a run, leave out both options."
+        )
     config = loading.load(config_path)
     inputs = {encoder.name: encoder.spec.reads for encoder in config.encoders}
     encoders = [name for name, reads in inputs.items() if reads == "pixels"]
     if new not in inputs:
         raise UsageError(
-            f"The configuration has no encoder {new}. {meant(new, encoders)}Add it to the key `encoders` and to the"
-            " models that will use it."
+            f"The configuration has no encoder {new}. {meant(new, encoders)}Add this encoder to the key `encoders` and"
+            " to the models that will use it."
         )
     if new not in encoders:
         raise UsageError(
@@ -180,7 +182,7 @@ def migrate(
     if not opened.layout.features(old).part(0).exists():
         there = sorted(path.name for path in opened.layout.features(old).folder.parent.glob("*") if path.name != new)
         raise UsageError(
-            f"{opened.root} has no features of the encoder {old}. {meant(old, there)}It has features of:"
+            f"{opened.root} has no features of the encoder {old}. {meant(old, there)}The run has features of:"
             f" {', '.join(there) or 'no encoder'}."
         )
     run_workflow(config_path, cores=cores, changes={"extract": {"mapped": {new: old}, "mapping_images": images}})
@@ -252,7 +254,9 @@ def run_workflow(
     root = Path(chosen.data_root)
     if not (chosen.demo.generate or root.exists()):
         beside = (str(one) for one in root.parent.glob("*") if one.is_dir())
-        raise UsageError(f"data_root {root} does not exist. {meant(str(root), beside)}Correct it in {config_path}.")
+        raise UsageError(
+            f"data_root {root} does not exist. {meant(str(root), beside)}Correct data_root in {config_path}."
+        )
     require_all(Run(folder, chosen), declared())
     words = [sys.executable, "-m", "snakemake", "-s", str(find_snakefile()), "--cores", str(cores or runtime.threads())]
     output = folder / "run.log"

@@ -72,13 +72,13 @@ def verify(run: Path, sweep: bool, quick: bool, as_json: bool) -> None:
     log.info("%d files were checked, and %d files cannot be used", found.checked, len(found.faults))
     if found.unvouched:
         log.info(
-            "No commit record has the checksums of some files, so they were not checked: %d files, such as %s",
+            "%d files, such as %s, were not checked, because no commit record has the checksums of these files",
             len(found.unvouched),
             found.unvouched[0],
         )
     if found.unfinished:
         log.info(
-            "Files of unfinished stages are checked when the stage resumes: %d files, such as %s",
+            "%d files of unfinished stages, such as %s, were not checked. They are checked when the stage resumes",
             len(found.unfinished),
             found.unfinished[0],
         )

@@ -207,7 +207,7 @@ def test_a_stage_says_that_its_outputs_were_kept(
     caplog.set_level("INFO")
     run = shutil.copytree(applied / "out", tmp_path / "out")
     run_command("stage", "ingest", "--run", run)
-    assert "ingest: The inputs of 1 output are unchanged, so this work was skipped. To do it again" in caplog.text
+    assert "ingest: The inputs of 1 output are unchanged, so this work was skipped. To repeat the work" in caplog.text
 
 
 def test_refused_photos_leave_nothing_behind(

@@ -116,7 +116,7 @@ def test_rows_without_names_are_paired_by_order_or_by_their_numbers(tmp_path: Pa
     assert (tmp_path / "some/images.txt").read_text().split() == [str(row) for row in range(len(OLD))]
     assert (np.load(tmp_path / "some/images.npy") * unit(NEW)).sum(axis=1).min() > 0.999
     for names, message in (
-        (None, "next to it: the row numbers, counted from 0, of the same photos in"),
+        (None, "the row number .from 0. of the same photo in"),
         (
             [str(len(OLD)), *map(str, CHOSEN[1:])],
             f"1 rows have names that are not row numbers of .*: {len(OLD)}. Correct",
@@ -165,7 +165,7 @@ def test_names_that_a_list_cannot_contain_are_refused(tmp_path: Path) -> None:
     names = [*NAMES[:-1], "two\nlines.jpg"]
     old = write(tmp_path / "old.parquet", OLD, names)
     new = write(tmp_path / "new.parquet", NEW[CHOSEN], [names[row] for row in CHOSEN])
-    with pytest.raises(InputError, match=r"old.parquet has a row with the name 'two\\nlines.jpg'. Its line break"):
+    with pytest.raises(InputError, match=r"old.parquet has a row with the name 'two\\nlines.jpg'. The line break"):
         run_command("migrate", old, new, "--output", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -173,7 +173,7 @@ def test_names_that_a_list_cannot_contain_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rows", "names", "message"),
     [
-        (SAMPLE, None, r"new.npy has 120 rows, and \S*old.npy has 400, so they cannot be paired by order. List"),
+        (SAMPLE, None, r"new.npy has 120 rows, and \S*old.npy has 400, so the rows cannot be paired by order. Next to"),
         (SAMPLE, ["x.jpg", "y.jpg", *NAMES[2:SAMPLE]], "120 rows.*400, but 2 rows have names.*: x.jpg, y.jpg. Correct"),
         (1, NAMES[:1], "at least 63 rows with both vectors, but .*new.npy has 1. Encode more photos"),
         (0, None, "new.npy has 0 rows, and .*cannot be paired by order"),

@@ -106,7 +106,8 @@ def members(descriptor: int) -> Iterator[TarMember]:
         with tarfile.TarFile(fileobj=headers, encoding="utf-8", errors="surrogateescape") as tar:
             while header := tar.next():
                 headers.since_member = 0
-                # tarfile keeps all members in this list. It is emptied, so that memory does not grow with the shard.
+                # tarfile keeps all members in this list. The list is emptied, so that memory does not grow with the
+                # shard.
                 tar.members = []  # pyright: ignore[reportAttributeAccessIssue]  # not in the types of tarfile
                 # Links, folders and other known types that are not files have no data, although their header may
                 # state a size.

@@ -242,7 +242,7 @@ class HubCorrected:
             raise IntegrityError(
                 f"The hubness correction of the stored model uses {min(removed)}, which belongs to the removed methods"
                 " inverted-softmax and dual-softmax. Set hubness: csls for this model in the configuration of the run,"
-                " and rerun it: jointspace run CONFIG"
+                " and run: jointspace run CONFIG"
             )
         bank_tensors = {
             name.removeprefix(TENSOR_PREFIX): array for name, array in tensors.items() if name.startswith(TENSOR_PREFIX)

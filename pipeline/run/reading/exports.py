@@ -92,8 +92,8 @@ def read_vectors(index: StoredIndex, modality: Modality) -> tuple[np.ndarray, pa
         card = shard.card.index_of(modality)
         if card and not is_exact(open_faiss(shard, modality)):
             log.warning(
-                "%s stores its %s compressed (%s), so these vectors are approximate. For exact vectors, set"
-                " index.candidates to [Flat] and build the index again.",
+                "%s stores the vectors of its %s in compressed form (%s), so the exported vectors are approximate. For"
+                " exact vectors, set index.candidates to [Flat] and build the index again.",
                 shard.folder, modality, card.factory,
             )  # fmt: skip
     try:

@@ -153,8 +153,8 @@ class MigrationTask:
         for name in names:
             if "\n" in name or "\r" in name:
                 raise InputError(
-                    f"{self.old.files[0]} has a row with the name {name!r}. Its line break would split a line of"
-                    " images.txt. Give the row another name."
+                    f"{self.old.files[0]} has a row with the name {name!r}. The line break in this name would split"
+                    " a line of images.txt. Give the row another name."
                 )
         given = np.full(len(self.old), -1)
         given[self.rows] = np.arange(len(self.rows))
@@ -238,10 +238,10 @@ def _pair(vectors: ForeignFeatures, names: Sequence[str] | None, gallery: Foreig
     counts = f"{vectors.files[0]} has {len(vectors):,} rows, and {gallery.files[0]} has {len(gallery):,}"
     if names is None:
         if len(vectors) != len(gallery):
-            known = "names" if gallery.names else "row numbers, counted from 0"
+            known = "name" if gallery.names else "row number (from 0)"
             raise InputError(
-                f"{counts}, so they cannot be paired by order. List the names of the rows of {vectors.files[0]} in a"
-                f" text file next to it: the {known}, of the same photos in {gallery.files[0]}."
+                f"{counts}, so the rows cannot be paired by order. Next to {vectors.files[0]}, write a text file that"
+                f" has, for each of its rows, the {known} of the same photo in {gallery.files[0]}."
             )
         return np.arange(len(vectors))
     known = _gallery_names(gallery)

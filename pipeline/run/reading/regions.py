@@ -325,8 +325,8 @@ def read_boxes(
         )
     if not is_stored.all():
         log.warning(
-            "%d of %d labelled boxes of the split %s are ignored, because they are not stored regions. To use them, set"
-            " regions.proposals to boxes and extract the regions again with `jointspace run CONFIG`.",
+            "%d of %d labelled boxes of the split %s are ignored, because these boxes are not stored regions. To use"
+            " them, set regions.proposals to boxes and extract the regions again with `jointspace run CONFIG`.",
             (~is_stored).sum(),
             len(rows),
             split,

@@ -92,7 +92,7 @@ class RunReport:
         self.published = [table for table in every_table() if table.collection == collection and table.ranks_pairs]
         self.indexes = {name: run.index(name) for name in run.config.models}
         self.cards = [index.card for index in self.indexes.values()]
-        # A multi-vector model is shown only if the run has no other model, since it must score all pairs.
+        # A multi-vector model is shown only if the run has no other model, because such a model must score all pairs.
         single = [name for name, index in self.indexes.items() if index.card.kind == "global"]
         self.has_map = bool(single)
         candidates = single or list(self.indexes)

@@ -36,7 +36,7 @@ def require_all(run: "Run", stages: "Mapping[str, Stage]") -> None:
     }
     if missing:
         raise UsageError(listed([*missing]))
-    splits: Mapping[str, int] = {}  # If `ingest` has not run yet, it will check the splits itself.
+    splits: Mapping[str, int] = {}  # If `ingest` has not run yet, `ingest` will check the splits.
     with suppress(JointspaceError):
         jobs = Jobs(run)
         if jobs.is_done(jobs.job(stages["ingest"], ())):
@@ -132,7 +132,8 @@ def _missing_files(run: "Run", stage: "Stage", names: Names) -> Iterator[str]:
     for file in reads:
         if not isinstance(file, Outside) or file.path.exists():
             continue
-        if not (run.config.demo.generate and file.path.is_relative_to(run.layout.data_root)):  # `make-demo` writes it.
+        # `make-demo` writes the files of a demo, so these files may be missing.
+        if not (run.config.demo.generate and file.path.is_relative_to(run.layout.data_root)):
             keys = "weights_root and `file` in" if file.name in ("weights", "detector") else "its path in"
             remedy = f"Put the file there, or correct {keys} the configuration."
             yield f"{' '.join([stage.command, *names])} reads {file.path.absolute()}, which does not exist. {remedy}"
