@@ -100,8 +100,8 @@ def fetch(architecture: str, weights_root: Path | str, remedy: str) -> tuple[Sta
         return weights.get_state_dict(progress=True, check_hash=True), str(weights)
     except (URLError, OSError, RuntimeError) as error:
         raise InputError(
-            f"Cannot download {weights.url} ({error}). Connect to the internet, or put this file into the folder"
-            f" {Path(weights_root).absolute()} (weights_root) and {remedy}."
+            f"jointspace cannot download {weights.url} ({error}). Connect to the internet, or put this file into the"
+            f" folder {Path(weights_root).absolute()} (weights_root) and {remedy}."
         ) from error
 
 

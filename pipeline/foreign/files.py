@@ -250,7 +250,9 @@ def _read_for_trial(trial: Trial) -> None:
             " Write or download the file again."
         ) from None
     except Exception as error:
-        raise InputError(f"{trial.path} cannot be read ({error!r}). Write or download the file again.") from error
+        raise InputError(
+            f"jointspace cannot read {trial.path} ({error!r}). Write or download the file again."
+        ) from error
 
 
 def is_remembered(digest: str) -> bool:

@@ -154,7 +154,9 @@ def _reading(path: Path) -> Iterator[None]:
     try:
         yield
     except UNREADABLE as error:
-        raise InputError(f"cannot read features from {path} ({brief(error)}). Write the file again.") from error
+        raise InputError(
+            f"jointspace cannot read features from {path} ({brief(error)}). Write the file again."
+        ) from error
 
 
 def _read_npy(source: Source) -> ForeignFeatures:

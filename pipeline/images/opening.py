@@ -126,7 +126,7 @@ def load(data: bytes, limits: ImageLimits, sides: Sequence[int | None]) -> Loade
     tags = image.tag_v2 if isinstance(image, TiffImagePlugin.TiffImageFile) else None
     if tags and tags.get(TiffImagePlugin.TILEWIDTH, 0) * tags.get(TiffImagePlugin.TILELENGTH, 0) > limits.max_pixels:
         raise UnreadableImage(
-            "too-large", f"its tiles have more than {limits.max_pixels} pixels. Save the TIFF with smaller tiles"
+            "too-large", f"the tiles of the TIFF have more than {limits.max_pixels} pixels. Save it with smaller tiles"
         )
     lower = colour.lower_bytes(image)
     texts = 5 * MAX_PNG_TEXT_BYTES if image.format == "PNG" else 0  # Pillow also copies texts after the pixels.

@@ -219,12 +219,12 @@ def cannot_write(path: Path, size: int, error: OSError, key: str = "results_root
     """
     if error.errno in OCCUPIED:
         return JointspaceError(
-            f"Cannot write {path} ({error.strerror}). Move the existing file or folder away, correct its permissions,"
-            f" or choose another {key}."
+            f"jointspace cannot write {path} ({error.strerror}). Move the existing file or folder away, correct its"
+            f" permissions, or choose another {key}."
         )
     there = next(folder for folder in path.absolute().parents if folder.is_dir())
     return JointspaceError(
-        f"Cannot write {path} ({size:,} bytes needed, {shutil.disk_usage(there).free:,} free on its disk):"
+        f"jointspace cannot write {path} ({size:,} bytes needed, {shutil.disk_usage(there).free:,} free on its disk):"
         f" {error.strerror or error}. Free some disk space, or choose another {key}."
     )
 

@@ -308,7 +308,9 @@ def read_card(folder: Path) -> Card:
     remedy = f"Name the folder of an index. {REBUILD}"
     with suppress(OSError):  # read_json reports this error.
         if path.stat().st_size > MAX_CARD_BYTES:
-            raise IntegrityError(f"{path} is not the card of an index: it exceeds {MAX_CARD_BYTES:,} bytes. {remedy}")
+            raise IntegrityError(
+                f"{path} is not the card of an index, because the file exceeds {MAX_CARD_BYTES:,} bytes. {remedy}"
+            )
     card = check_form(read_json(path), Card, path, remedy, "is not the card of an index")
     for name in card.files:
         inside(folder, name, path)

@@ -88,9 +88,9 @@ def explain(path: Path, error: OSError, remedy: str = REMEDY, missing: str | Non
     if error.errno == errno.ENOENT:
         return f"{path} {missing or f'does not exist. {RUN_FIRST}'}"
     if error.errno in (errno.EACCES, errno.EPERM):
-        return f"Cannot read {path} (permission denied). Allow this user to read it."
+        return f"jointspace cannot read {path} (permission denied). Allow this user to read it."
     other = f"{error.strerror or error}). Check the file and its disk."
-    return f"Cannot read {path} ({REASONS.get(error.errno or 0, other)} {remedy}"
+    return f"jointspace cannot read {path} ({REASONS.get(error.errno or 0, other)} {remedy}"
 
 
 def read_bytes(path: Path) -> bytes:

@@ -212,7 +212,9 @@ class IndexShard:
         with refusing(path, REBUILD, f"is missing, although the card of its index lists it. {REBUILD}"):
             data, sha256 = map_verified(path, about["sha256"]) if skip_verified else map_hashed(path)
         if (len(data), sha256) != (about["bytes"], about["sha256"]):
-            raise IntegrityError(f"{path} was changed or damaged: it differs from the card of its index. {REBUILD}")
+            raise IntegrityError(
+                f"{path} was changed or damaged, because it differs from the card of its index. {REBUILD}"
+            )
         return data
 
     def about(self, name: str) -> FileSum:

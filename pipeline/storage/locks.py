@@ -64,8 +64,8 @@ def hold(path: Path, wait: bool = False) -> Iterator[None]:
     except OSError as error:
         if error.errno not in WITHOUT_LOCKS:
             raise JointspaceError(
-                f"Cannot write {path}, because its lock {lock} cannot be created ({error.strerror}). Free some disk"
-                " space, correct the permissions of the folder, or write to another folder."
+                f"jointspace cannot write {path}, because its lock {lock} cannot be created ({error.strerror}). Free"
+                " some disk space, correct the permissions of the folder, or write to another folder."
             ) from error
         log.warning("%s is on a file system without locks. Make sure that no other run writes to this path.", path)
     if lock.exists() and not is_lock(lock):

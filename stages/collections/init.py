@@ -117,7 +117,7 @@ def command(
         splits = assembly.splits
         if not splits:
             rejects = (_describe(one.file, one.row, one.reason) for one in intake.rejects)
-            reason = next(chain(missing, rejects, ["its lists name no photo"]))
+            reason = next(chain(missing, rejects, ["the lists in this folder name no photo"]))
             raise InputError(f"{found.root} has no photo that can be used: {reason}")
         seen = {
             "root": str(found.root),

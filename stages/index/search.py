@@ -355,7 +355,9 @@ def _encode(image_path: Path, searcher: "Searcher", config_path: Path | None) ->
     try:
         data = image_path.read_bytes()
     except OSError as error:
-        raise InputError(f"Cannot read {image_path} ({error.strerror}). Give another photo with --image.") from error
+        raise InputError(
+            f"jointspace cannot read {image_path} ({error.strerror}). Give another photo with --image."
+        ) from error
     if searcher.multi_vector:
         return data
     limits = ImageLimits.from_settings(loading.load(config_path).collection)

@@ -233,7 +233,9 @@ def _listen(host: str, port: int) -> socket.socket:
         )
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise UsageError(f"Cannot listen on {host} port {port} ({reason}). Choose another --port or --host.") from error
+        raise UsageError(
+            f"The server cannot listen on {host} port {port} ({reason}). Choose another --port or --host."
+        ) from error
 
 
 def _stamp(folder: Path) -> tuple[tuple[int, ...], ...] | None:

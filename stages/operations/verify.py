@@ -61,7 +61,10 @@ def verify(run: Path, sweep: bool, quick: bool, as_json: bool) -> None:
     if as_json:
         click.echo(printable_json(asdict(found), str))
     else:
-        fates = {True: "removed" if sweep else "its process has ended; --sweep removes it", False: "being written"}
+        fates = {
+            True: "removed" if sweep else "the process that wrote this file has ended; --sweep removes the file",
+            False: "being written",
+        }
         former = "made with an earlier configuration; nothing uses it, so you can delete it"
         lines = [f"{path}: temporary, {fates[orphan]}" for path, orphan in found.temporaries.items()]
         lines += [f"{fault.path}: {fault.reason}" for fault in found.faults]

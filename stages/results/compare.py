@@ -131,5 +131,5 @@ def _read_figures(path: Path) -> "list[ComparedSystem]":
             " table as UTF-8."
         ) from None
     except OSError as error:
-        raise InputError(f"Cannot read {path} ({error.strerror}). Give another table.") from error
+        raise InputError(f"jointspace cannot read {path} ({error.strerror}). Give another table.") from error
     return systems

@@ -82,7 +82,7 @@ def test_a_valid_folder_is_accepted(folder: Path) -> None:
         (write("weights.pt", "pickle"), r"the folder of the encoder contains weights\.pt"),
         (write("sub/model.pkl", "pickle"), r"the folder of the encoder contains sub/model\.pkl"),
         (write("modeling_evil.py", "import os"), r"the folder of the encoder contains modeling_evil\.py"),
-        (change("config.json", auto_map={"AutoModel": "evil.Model"}), "in config.json: its auto_map names code"),
+        (change("config.json", auto_map={"AutoModel": "evil.Model"}), "in config.json: the key auto_map names code"),
         (change("tokenizer_config.json", auto_map={"AutoTokenizer": ["e.T", None]}), "in tokenizer_config.json"),
         (change("config.json", backbone_config={"model_type": "resnet"}), "the key backbone_config names code"),
         (change("config.json", vision_config={"backbone": "someone/net"}), "the key backbone names"),

@@ -224,7 +224,7 @@ def test_an_output_that_cannot_be_written_is_refused_before_the_vectors_are_read
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     for path in (tmp_path / "old.npy", tmp_path / "new.npy"):
         path.touch()  # Reading these files would be another error.
-    for output, message in (("file/out", "Cannot write"), ("link", "already exists. Name a new folder with --output")):
+    for output, message in (("file/out", "cannot write"), ("link", "already exists. Name a new folder with --output")):
         with pytest.raises(JointspaceError, match=message):
             run_command("migrate", tmp_path / "old.npy", tmp_path / "new.npy", "--output", tmp_path / output)
 

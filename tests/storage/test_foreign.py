@@ -168,7 +168,7 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     for make in (make_npy, make_hdf5, make_parquet, make_npz, make_safetensors, make_torch, make_lone_tensor):
         path = make(tmp_path)
         path.write_bytes(path.read_bytes()[:60])
-        with pytest.raises(InputError, match=rf"{path.name} cannot be read"):
+        with pytest.raises(InputError, match=rf"cannot read .*{path.name}"):
             read(path)
 
 

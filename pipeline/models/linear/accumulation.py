@@ -133,8 +133,9 @@ class MomentsAccumulator:
         if self._shift is None:
             self._shift = self._mean_of(x)
         z = self._subtract_shift(x)
-        # A row of x counts once per sentence. If all rows have the same number of sentences, the products are
-        # multiplied by this number. Otherwise each row is multiplied by the square root of its number of sentences.
+        # Each row of x is added once for each of its sentences. If all rows have the same number of sentences, the
+        # products are multiplied by this number. Otherwise each row is multiplied by the square root of its number of
+        # sentences.
         equal = (counts == counts[0]).all()
         factor, root = (counts[0], np.ones(len(z), self._dtype)) if equal else (1, np.sqrt(counts, dtype=self._dtype))
         if not equal:

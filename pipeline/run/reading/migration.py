@@ -225,7 +225,7 @@ def _open(path: Path, of: Literal["images", "sentences"] = "images") -> ForeignF
         return ForeignFeatures(names, [vectors], [path])
     source = Source(path, None, None, of)
     if path.suffix in foreign.NAMELESS_SUFFIXES and not all(file.exists() for file in foreign.foreign_files(source)):
-        source = replace(source, of="sentences")  # `open_foreign` requires names for images.
+        source = replace(source, of="sentences")  # For images, `open_foreign` would require names.
     return open_foreign(source)
 
 

@@ -64,7 +64,7 @@ def require_splits(config: "Config", splits: Mapping[str, int]) -> None:
         remedies.append("remove the split from evaluate.splits")
     raise InputError(
         f"In this collection, the split {' or '.join(missing)} has no photo with a caption, but the models or"
-        f" evaluations of this run need one. {', or '.join(remedies)}."
+        f" evaluations of this run need such photos. {', or '.join(remedies)}."
     )
 
 
@@ -134,7 +134,7 @@ def _missing_files(run: "Run", stage: "Stage", names: Names) -> Iterator[str]:
             continue
         # `make-demo` writes the files of a demo, so these files may be missing.
         if not (run.config.demo.generate and file.path.is_relative_to(run.layout.data_root)):
-            keys = "weights_root and `file` in" if file.name in ("weights", "detector") else "its path in"
+            keys = "weights_root and `file` in" if file.name in ("weights", "detector") else "the path in"
             remedy = f"Put the file there, or correct {keys} the configuration."
             yield f"{' '.join([stage.command, *names])} reads {file.path.absolute()}, which does not exist. {remedy}"
 
