@@ -31,7 +31,7 @@ REASONS = {
     errno.ENOTDIR: "a file is where a folder should be). Move that file away.",
     errno.ELOOP: "its symbolic links form a circle). Remove the link.",
 }
-"""The text after `Cannot read PATH (` in messages, with the reason and a first remedy, by error number."""
+"""The text after `jointspace cannot read PATH (` in messages, with the reason and a first remedy, by error number."""
 DRIVE = re.compile(r"[A-Za-z]:")
 """Pattern of a drive of Windows, such as `C:`, at the beginning of a name."""
 UNPLAIN = re.compile(r"[\\\0]|^(?:/|[A-Za-z]:|$)|(?:^|/)\.\.(?:/|$)", re.ASCII)

@@ -204,7 +204,7 @@ def edit_modules(number: int, **values: str) -> Forge:
         (change("sentence_bert_config.json", model_args={"a": "x"}), "config.json of the model has model_args"),
         (change("2_Dense/config.json", activation_function="os.system"), "the model has the activation 'os.sys"),
         (change("2_Dense/config.json", activation_function="torch.hub.load"), "has the activation 'torch.hub.load'"),
-        (change("config.json", auto_map={"AutoModel": "evil.Model"}), "in config.json: its auto_map"),
+        (change("config.json", auto_map={"AutoModel": "evil.Model"}), "in config.json: the key auto_map"),
         (write("pytorch_model.bin", "pickle"), "contains pytorch_model.bin"),
         (write("modules.json", "{}"), "the modules.json of the model is not a list"),
     ],

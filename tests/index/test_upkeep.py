@@ -152,7 +152,8 @@ def test_index_is_changed_in_place(runs: dict[str, Path], tmp_path: Path, caplog
     files = {path.name for path in start.rglob("*")}
     for source in (runs["small"], start):
         run_command("add", start, source)
-        assert f"added 0 of 80 photos of {source}; {start} already has them" in caplog.messages
+        expected = f"The command has added 0 of 80 photos of {source} to {start}. The index already has all of them."
+        assert expected in caplog.messages
     assert {path.name for path in start.rglob("*")} == files
     for former, named in (("index-add", "--from"), ("index-remove", "--image")):
         words = [former, named, "5", "--index", str(start), f"--output={tmp_path / 'less'}"]
@@ -422,7 +423,7 @@ def test_photos_are_added_to_every_index_of_the_run_that_can_take_them(
     run_command("add", run_indexes["ncca"], runs["large"])
     assert [len(there) for there in paths_of(*run_indexes.values())] == [96, 96]
     for path in run_indexes.values():
-        assert f"added 16 of 96 photos of {runs['large']}; {path} already has" in caplog.text
+        assert f"added 16 of 96 photos of {runs['large']} to {path}. The index already has" in caplog.text
     other = build_bundle(make_run(runs["small"].with_name("third"), images=24))
     run_command("remove", run_indexes["ncca"], *range(4))
     run_command("add", run_indexes["ncca"], other)
@@ -447,7 +448,8 @@ def test_captions_that_an_addition_loses_are_counted(
     writer.link(bundle, but={"sentences.parquet"})
     writer.commit(source=bundle.card)
     run_command("add", start, runs["large"])
-    assert f"{start}: 11 captions skipped" in caplog.text  # the captions of image 7 and of the images 70 to 79
+    # These are the captions of image 7 and of the images 70 to 79.
+    assert "with other captions (number of these captions: 11)" in caplog.text
 
 
 def test_a_damaged_index_of_the_run_does_not_hide_a_change_of_another(run_indexes: dict[str, Path]) -> None:
