@@ -104,7 +104,7 @@ def replace_former_options(args: Sequence[str], former: Mapping[str, str], usage
             log.warning("%s is called %s now. Use the new name.", name, former[name])
             rest.append(former[name] + equals + value)
         else:
-            log.warning("The option %s is an argument now, as in: %s. Leave out the name of the option.", name, usage)
+            log.warning("%s is an argument now, as in: %s. Leave out the name of the option.", name, usage)
             first.append(value if equals else next(words, ""))
     return [*first, *rest]
 
