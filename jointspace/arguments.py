@@ -64,11 +64,11 @@ def require_text(value: str, name: str) -> None:
     `name` is the name of the value in the message.
     """
     if not isinstance(value, str):
-        raise UsageError(f"{name} has the type {type(value).__name__}, but must be a str. Convert it to a str.")
+        raise UsageError(f"{name} has the type {type(value).__name__}, but must be a str. Pass a str.")
     if not is_unicode(value):
         raise UsageError(
-            f"{name} contains lone surrogates: {value[:MAX_SHOWN_CHARACTERS]!r}. Decode its bytes with the encoding in"
-            " which they were written."
+            f"{name} contains lone surrogates: {value[:MAX_SHOWN_CHARACTERS]!r}. Decode the bytes of this text with the"
+            " encoding in which they were written."
         )
 
 
@@ -92,7 +92,7 @@ def to_strings(values: Iterable[str | os.PathLike[str]] | ArrowColumn, name: str
         )
     strings = [os.fspath(item) if isinstance(item, os.PathLike) else item for item in items]
     if len(strings) != count:
-        raise InputError(f"There are {len(strings)} {name} for {count} vectors. Pass exactly one per vector.")
+        raise InputError(f"There are {len(strings)} {name} for {count} vectors. Pass exactly one str per vector.")
     for row, string in enumerate(strings):
         require_text(string, f"{name}[{row}]")
     return strings
@@ -155,14 +155,16 @@ def to_views(
     if dims is not None and blocks.keys() != dims.keys():
         raise InputError(
             f"The {name} vectors come from the encoders {', '.join(blocks)}, but must come from {', '.join(dims)}. Pass"
-            " a mapping with exactly these names."
+            " a mapping from the name of each required encoder to an array of vectors."
         )
     dims = dims or {}
     views = {key: to_rows(block, key, dims.get(key), keep_sparse) for key, block in blocks.items()}
     counts = [row_count(block) for block in views.values()]
     if len(set(counts)) != 1:
         listed = ", ".join(f"{key} has {count}" for key, count in zip(views, counts, strict=True))
-        raise InputError(f"The encoders have different numbers of {name} vectors: {listed}. Pass equally many.")
+        raise InputError(
+            f"The encoders have different numbers of {name} vectors: {listed}. Pass the same number for each."
+        )
     return views
 
 

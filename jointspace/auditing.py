@@ -114,8 +114,8 @@ def audit(
     texts = nameless([names[row] for row in owners]) if texts is None else to_strings(texts, "texts", m)
     if (described := len(np.unique(owners))) < MIN_PHOTOS:
         raise InputError(
-            f"Only {described} images have a text, but an audit needs at least {MIN_PHOTOS} of them. Images with equal"
-            " vectors count once. Pass more images with texts."
+            f"Only {described} images have a text, but an audit needs at least {MIN_PHOTOS} such images. Images with"
+            " equal vectors are counted once. Pass more images with texts."
         )
     findings = Findings(worst_captions(*_score(x, y, owners, to_count(seed, "seed", least=0))))
     for finding in findings:

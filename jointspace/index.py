@@ -135,8 +135,8 @@ class Index:
         minus, plus = ((words,) if isinstance(words, str) else tuple(words) for words in (minus, plus))
         if (minus or plus or sort is not None) and (image is not None or not isinstance(text, str)):
             raise UsageError(
-                "minus, plus and sort need a query that is a single text. Pass one text and no image, or leave them"
-                " out."
+                "minus, plus and sort need a query that is a single text. Pass one text and no image, or leave out"
+                " minus, plus and sort."
             )
         asked = [text is not None or image is not None, vector is not None, text_vector is not None]
         if sum(asked) != 1:
@@ -315,7 +315,7 @@ class Index:
                 return encode_image(to_rgb(image, self._limits), self._encoders)
             data = Path(image).read_bytes()
             return data if self._searcher.multi_vector else encode_image(decode(data, self._limits), self._encoders)
-        # Pillow reads the pixels of an opened image only when they are used, so this can fail for opened images too.
+        # Pillow reads the pixels of an opened image only when they are used, so an opened image can fail here, too.
         except (OSError, SyntaxError, ValueError, InputError) as error:
             raise InputError(f"The image {image} cannot be read ({error}). Use another image.") from error
 

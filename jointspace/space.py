@@ -172,7 +172,9 @@ class FittedSpace:
         from jointspace.writing import Items, write_index
 
         if is_index(Path(folder)) and not overwrite:
-            raise UsageError(f"{folder} contains an index. Use another folder, or overwrite=True.")
+            raise UsageError(
+                f"{folder} contains an index. Name another folder, or pass overwrite=True to replace the index."
+            )
         if text_vectors is None and (owners is not None or texts is not None):
             raise UsageError("owners and texts describe text_vectors. Pass text_vectors as well.")
         x = to_dense_views(image_vectors, IMAGE, _dims(self.model.view))

@@ -81,7 +81,7 @@ def write_index(folder: Path, save: Callable[[Path], None], items: Items) -> Non
         conditions = measure_conditions(built.index, Vectors(vectors), asked, "inner_product")
         changes = {"measured_with": queries[modality].measured_with, "conditions": conditions}
         indexes[modality] = built.card.model_copy(update=changes)
-        del built  # This frees the memory before the next index is built.
+        del built  # The memory is freed before the next index is built.
     for modality, table in items.tables().items():
         writer.add_table(f"{modality}.parquet", table)
     with TemporaryDirectory() as temporary:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 _CONTROL = r"\x00-\x1f\x7f-\x9f"  # control characters C0 (with ESC and CR), DEL, and C1 (with CSI)
 _ORDER = r"\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069"
-_SURROGATES = r"\ud800-\udfff"  # bytes of a path that are not UTF-8, which cannot be sent to a terminal
+_SURROGATES = r"\ud800-\udfff"  # bytes of a path that are not UTF-8. A terminal cannot show these bytes.
 UNSAFE = re.compile(f"[{_CONTROL}{_ORDER}{_SURROGATES}]")
 """Pattern of a character that must not reach a terminal: a control character, a character that changes the order of the
 text or begins a line, or a lone surrogate."""

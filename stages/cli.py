@@ -166,7 +166,7 @@ def stage() -> None:
     "--threads", type=click.IntRange(min=1), metavar="N", help="Threads of all libraries. [default: all cores]"
 )
 @click.option("--gpus", type=click.IntRange(min=0), metavar="N", help="Reserve N GPUs. [default: all visible GPUs]")
-# The rules of Snakemake pass --log, so that a job writes its messages to a file. It is not in the help.
+# The rules of Snakemake pass --log, so that a job writes its messages to a file. The help does not show this option.
 @click.option("--log", "log_path", type=click.Path(dir_okay=False), hidden=True)
 @click.option(
     "--allow",
@@ -232,7 +232,7 @@ def main() -> None:
     except click.exceptions.Exit as error:
         sys.exit(error.exit_code)
     finally:
-        gc.disable()  # so that the process ends without a last garbage collection, which would only take time
+        gc.disable()  # A last garbage collection would only delay the end of the process.
 
 
 def _fail(message: str, code: int) -> NoReturn:

@@ -105,7 +105,7 @@ def replace_former_options(args: Sequence[str], former: Mapping[str, str], usage
             log.warning("%s is called %s now. Use the new name.", name, former[name])
             rest.append(former[name] + equals + value)
         else:
-            log.warning("%s is an argument now: %s. Leave the option out.", name, usage)
+            log.warning("%s is an argument now, as in: %s. Leave out the name of the option.", name, usage)
             first.append(value if equals else next(words, ""))
     return [*first, *rest]
 
@@ -210,7 +210,11 @@ def only_index(command: str) -> Path:
     found = find_indexes()
     if len(found) == 1:
         return found[0]
-    listed = f"The folder results has these: {', '.join(map(str, found))}." if found else "The folder results has none."
+    listed = (
+        f"The folder results has the indexes {', '.join(map(str, found))}."
+        if found
+        else "The folder results has no index."
+    )
     example = command.replace("INDEX", shlex.quote(str(found[0] if found else "results/demo/index/sae")))
     raise UsageError(f"Give the folder of an index, as in: {example}. {listed}")
 
@@ -258,7 +262,7 @@ def command_of(stage: "Stage") -> click.Command:
         if kept:
             outputs = counted(kept, "shard" if stage.sharded else "output")
             log.info(
-                "%s: The inputs of %s are unchanged, so this work was skipped. To do it again, add --force.",
+                "%s: The inputs of %s are unchanged, so this work was skipped. To repeat the work, add --force.",
                 stage.command, outputs,
             )  # fmt: skip
         say_next(lambda: stage.then(run, *jobs[-1]) or shlex.join(["jointspace", "run", str(run.layout.config)]))

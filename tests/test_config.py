@@ -224,7 +224,7 @@ def test_all_problems_are_listed_and_inherited_values_only_where_they_are_given(
         ("encoders: [{name: net, architecture: vit_b_16}]", ["(net)", "does not have an activation map"]),
         ("encoders: [{name: net, architecture: alexnet, weights: file}]", ["(net)", "`file`"]),
         ("encoders: [{name: net, architecture: alexnet, resize: 100, crop: 200}]", ["(net)", "Raise resize"]),
-        ("data_root: s3://bucket/photos", ["data_root", "must be a folder or file of this machine"]),
+        ("data_root: s3://bucket/photos", ["data_root", "must be a path on this machine"]),
         ("text_encoders: [{name: tokens, kind: tf-idf}]", ["text encoder tokens"]),
         ("text_encoders: [{name: one, kind: tf-idf, centre: mean}]", ["text encoder one", "centre"]),
         ("text_encoders: [{name: one, kind: transformers}]", ["key text_encoders.0.architecture is missing"]),

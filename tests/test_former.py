@@ -213,7 +213,7 @@ def test_former_options_mean_what_the_new_ones_mean(
     former = [word.partition("=")[0] for word in arguments if word.startswith("--")]
     warned = [message.split()[0] for message in caplog.messages]
     assert warned and set(warned) <= set(former)
-    assert all(" is called --" in message or " is an argument now: " in message for message in caplog.messages)
+    assert all(" is called --" in message or " is an argument now, as in: " in message for message in caplog.messages)
 
 
 def test_a_word_after_two_dashes_is_not_an_option() -> None:

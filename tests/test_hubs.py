@@ -34,5 +34,5 @@ def test_a_network_inside_another_is_refused_however_deep(deep: int, part: dict[
     config: dict[str, Any] = part
     for _ in range(deep):
         config = {"backbone_config": [config], "hidden_size": 8}
-    with pytest.raises(ValueError, match="its |names"):
+    with pytest.raises(ValueError, match="the key |names"):
         require_plain_config({**HONEST, **config})

@@ -101,7 +101,7 @@ def _detect_file(path: Path) -> Detected:
         return Detected(folder.root, "coco", files)
     if path.name.lower() in (*FOLDER["captions"], *FOLDER["splits"]) and _table_fault(folder, path):
         command = shlex.join(["jointspace", "init", str(path.parent)])
-        raise UsageError(f"{path} is not a table, but is read with its folder. Give the folder: `{command}`.")
+        raise UsageError(f"{path} is not a table. It is read together with its folder. Give the folder: `{command}`.")
     return _as_table(folder, {"table": path.name}, table.find_columns(folder, path))
 
 
@@ -240,7 +240,8 @@ def _detect_table(survey: Survey) -> Detected | None:
         pattern = DIGITS.sub("[0-9]*", glob.escape(name))
         alike = list(map(survey.folder.label, survey.folder.glob(pattern)))
         if not by_split and len(alike) > 1:
-            # img2dataset writes captions to tables and to text files. If most photos have a text file, these are read.
+            # img2dataset writes captions to tables and to text files. If most photos have a text file, the text files
+            # are read.
             if 2 * survey.texts > survey.photos:
                 survey.unused |= dict.fromkeys(alike, "captions are read from the text files next to the photos")
                 return None
@@ -368,7 +369,7 @@ def _with_folder_of_images(detected: Detected) -> Detected:
         raise UsageError(
             f"The folders {folder or '.'} and {also[0] or '.'} in {detected.root} both have a photo named {shared!r},"
             f" so the photos that {', '.join(detected.files.values())} name are ambiguous. Put the folder before each"
-            f" name there, such as {example}."
+            f" of these names, such as {example}."
         )
     notes = [f"the photos are read from {folder}, since {other} has files of the same names" for other in also]
     files = {**detected.files, "images": folder or "."}

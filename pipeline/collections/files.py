@@ -251,10 +251,12 @@ class CollectionFolder:
                 if paths:
                     names = ", ".join(map(self.label, paths[:MAX_NAMED]))
                     raise UsageError(
-                        f"{path}, which collection.files.{key} names, matches several files: {names}. Name one of them"
-                        " there."
+                        f"{path}, which collection.files.{key} names, matches several files: {names}. Name one of"
+                        " these files in this key."
                     )
-                raise UsageError(f"{path}, which collection.files.{key} names, does not exist. Correct its name there.")
+                raise UsageError(
+                    f"{path}, which collection.files.{key} names, does not exist. Correct the name in this key."
+                )
             return path
         for pattern in usual:
             paths = self.glob(pattern) if pattern != "." else [self.root]

@@ -378,7 +378,8 @@ def _wait(names: list[str], count: int) -> list[str]:
             lock.release()
         if not is_logged:
             log.info(
-                "Waiting for %d of %d GPUs, because other jobs use too many of them. The work continues when they end.",
+                "This job waits until %d of %d GPUs are free, because other jobs use too many GPUs. The work continues"
+                " when these jobs end.",
                 count, len(names),
             )  # fmt: skip
             is_logged = True

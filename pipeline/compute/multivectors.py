@@ -159,8 +159,8 @@ def read_outline(
     boxes = arrays.get("boxes") if item == "image" else None
     if offsets is None or not divides(offsets, count, total):
         raise IntegrityError(
-            f"{path} is damaged: its array {item}_offsets must divide {'its' if total is None else total} vectors among"
-            f" {count} {item}s, but is missing or does not. {remedy}"
+            f"{path} is damaged: the array {item}_offsets must divide {'the' if total is None else total} vectors among"
+            f" {count} {item}s, but this array is missing or wrong. {remedy}"
         )
     if item_globals is not None and (
         item_globals.ndim != 2 or len(item_globals) != count or item_globals.dtype.kind != "f"
@@ -171,9 +171,9 @@ def read_outline(
         )
     if item == "image" and (boxes is None or boxes.shape != (offsets[-1], 4) or boxes.dtype.kind != "f"):
         raise IntegrityError(
-            f"{path} is damaged: its boxes must be a table of {offsets[-1]} rows and 4 columns of floating-point"
+            f"{path} is damaged: the array boxes must be a table of {offsets[-1]} rows and 4 columns of floating-point"
             " numbers, but"
-            f" {'are missing' if boxes is None else f'have the shape {boxes.shape} and the type {boxes.dtype}'}."
+            f" {'is missing' if boxes is None else f'has the shape {boxes.shape} and the type {boxes.dtype}'}."
             f" {remedy}"
         )
     return MultiVectors(None, np.asarray(offsets, np.int64), item_globals, boxes)

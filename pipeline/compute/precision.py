@@ -116,8 +116,8 @@ def require_finite(source: Path | str, name: str, array: np.ndarray) -> None:
     """
     if array.dtype.kind != "f" or not array.size:
         return
-    # If the sum is finite, all numbers are finite. The sum takes a 20th of the time of checking each number. Otherwise
-    # the rows are checked, because the sum of finite numbers may overflow.
+    # If the sum is finite, all numbers are finite. The sum takes a 20th of the time of checking each number. If the
+    # sum is not finite, each row is checked, because the sum of finite numbers may overflow.
     with np.errstate(all="ignore"):
         if np.isfinite(array.sum(dtype=np.float64)):
             return

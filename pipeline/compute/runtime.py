@@ -38,8 +38,8 @@ def configure(count: int | None = None) -> None:
     """
     if "numpy" in sys.modules:
         raise RuntimeError(
-            "runtime.configure was called after NumPy was imported, so its settings would have no effect. Call it"
-            " before NumPy is imported."
+            "runtime.configure was called after NumPy was imported, so the settings would have no effect. Call"
+            " runtime.configure before NumPy is imported."
         )
     if count:
         for variable in THREAD_VARIABLES:

@@ -93,7 +93,7 @@ def memory_limit(more: int) -> Iterator[None]:
     with open("/proc/self/statm") as file:
         taken = int(file.read().split()[5]) * resource.getpagesize()
     limit = taken + more + (os.cpu_count() or 1) * THREAD_STACK_BYTES
-    # Some sandboxes report a use of 0 bytes. No limit is set there, because it would be too low.
+    # If a sandbox reports a use of 0 bytes, no limit is set, because the limit would be too low.
     if taken and (before == resource.RLIM_INFINITY or limit < before):
         resource.setrlimit(resource.RLIMIT_DATA, (limit, most))
     try:

@@ -336,7 +336,8 @@ class Worker(Generic[Item, Result]):
         with _PROCESSES:
             if self._closed:
                 raise JointspaceError(
-                    "A worker process cannot be started, because its work was stopped. Run the same command again."
+                    "A worker process cannot be started, because the work of its pool was stopped. Run the same"
+                    " command again."
                 )
             try:
                 process, connection = start_process(serve_items, self._variables, True, self._preload)

@@ -14,7 +14,7 @@ MAX_COLUMN_NAME = 64
 def _name_column(value: str) -> str:
     if not value.strip() or UNSAFE.search(value):
         raise ValueError(
-            f"the name of a column, {value!r}, must not be empty or have unprintable characters. Correct it"
+            f"the name of a column, {value!r}, must not be empty or have unprintable characters. Correct the name"
         )
     return value
 

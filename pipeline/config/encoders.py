@@ -193,8 +193,8 @@ class ImageEntry(ImageVectorsEntry):
         for name in () if self.spec.library else OWN_PREPROCESSING:
             if getattr(self, name) is None:
                 raise ValueError(
-                    f"encoders of the kind {self.kind} need `{name}`, which is null. Set it, or remove the key to use"
-                    " its default"
+                    f"encoders of the kind {self.kind} need `{name}`, which is null. Set this key, or remove the key to"
+                    " use the default"
                 )
         return self
 
@@ -643,7 +643,7 @@ class ImportedTextsEntry(PrecomputedKeys, TextEntry):
     kind: Literal["imported"] | ImportPath = key(...)
 
 
-# --- the types of entries, of which pydantic chooses one by the kind of the entry
+# --- the types of entries, among which pydantic chooses by the kind of an entry
 
 AnyEntry = TypeVar("AnyEntry", bound=EncoderEntry)
 

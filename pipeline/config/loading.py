@@ -61,7 +61,8 @@ def count_nodes(node: yaml.Node, counts: dict[int, int]) -> int:
         raise ValueError(f"line {line}: an alias contains itself. Write the values instead of the alias")
     if counts[id(node)] > MAX_YAML_NODES:
         raise ValueError(
-            f"line {line}: this has more than {MAX_YAML_NODES:,} values with all aliases expanded. Use fewer values"
+            f"line {line}: the part of the configuration that begins here has more than {MAX_YAML_NODES:,} values with"
+            " all aliases expanded. Use fewer values"
         )
     return counts[id(node)]
 

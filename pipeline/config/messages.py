@@ -43,7 +43,8 @@ def explain(
     `given` is None, all problems are reported.
     """
     found = error.errors(include_url=False)
-    # Pydantic does not count wrong values of a list, so it may report the list as too short, too. That is left out.
+    # Pydantic does not count wrong values of a list, so it may also report the list as too short. This report is left
+    # out.
     inside_lists = {fault["loc"][:length] for fault in found for length in range(len(fault["loc"]))}
     faults = [fault for fault in found if fault["type"] != "too_short" or fault["loc"] not in inside_lists]
     stated = [
@@ -55,7 +56,7 @@ def explain(
         path = [str(part) for part in fault["loc"] if "[" not in str(part)]
         key = ".".join([where, *path] if where else path)
         context = fault.get("ctx", {})
-        last = str(fault["loc"][-1])  # If the user's own key has a bracket, it is only here and not in `path`.
+        last = str(fault["loc"][-1])  # A user's own key that has a bracket is only here and not in `path`.
         if fault["type"] == "extra_forbidden":
             legal = [*_legal(schema, [str(part) for part in fault["loc"]][:-1]), *(beside if len(path) == 1 else ())]
             problems[f"unknown key {key or last}. {suggest(last, legal, 'The legal keys are')}", ""] = []

@@ -438,7 +438,8 @@ class Variant(Seeds):
             raise ValueError(f"csls must be true or false, not {values['csls']}. The key hubness names other methods")
         if "hubness" in values:
             raise ValueError(
-                f"csls: {written} and hubness: {values['hubness']} both choose the hubness correction. Remove one"
+                f"csls: {written} and hubness: {values['hubness']} both choose the hubness correction. Remove one of"
+                " the two keys"
             )
         rest = {key: value for key, value in values.items() if key != "csls"}
         return {"hubness": "csls" if written == "true" else "none", **rest}

@@ -133,7 +133,8 @@ def import_allowed(what: str, place: str) -> Any:
         return _import_with_former_names(place)
     except (ImportError, AttributeError) as error:
         raise UsageError(
-            f"the {what} {place} cannot be imported ({error}). Install it, or add its folder to PYTHONPATH."
+            f"the {what} {place} cannot be imported ({error}). Install the module, or add the folder of the module to"
+            " PYTHONPATH."
         ) from error
 
 
@@ -153,7 +154,7 @@ def _import_with_former_names(place: str) -> Any:
         if error.name not in FORMER_MODULES:
             raise
         log.warning(
-            "%s imports %s, which is now called %s. Import it by its new name.",
+            "%s imports %s, which is now called %s. Import the module by the new name.",
             place,
             error.name,
             FORMER_MODULES[error.name],

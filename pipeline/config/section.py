@@ -38,9 +38,11 @@ def _require_place(text: str) -> str:
     Snakemake interprets brackets, and a path that begins with a dash would be read as an option of the command.
     """
     if not text:
-        raise ValueError("the path must not be empty. Write a path, or remove the key to use its default")
+        raise ValueError("the path must not be empty. Write a path, or remove the key to use the default path")
     if URL.match(text):
-        raise ValueError(f"{text!r} must be a folder or file of this machine. Mount or copy it (docs/own-data.md)")
+        raise ValueError(
+            f"{text!r} is a URL, but must be a path on this machine. Mount or copy the files (docs/own-data.md)"
+        )
     if text[0] in "-~" or text != text.strip():
         raise ValueError(f"{text!r} must not begin with - or ~, or begin or end with a space. Write the full path")
     if odd := [sign for sign in text if sign in "{}<>" or unicodedata.category(sign) in ("Cc", "Cs")]:

@@ -65,7 +65,7 @@ def limited(tensors: Mapping[str, "np.ndarray"], weight_bytes: int = 0) -> Abstr
                 size = args[0] if args and isinstance(args[0], tuple | list | torch.Size) else args
                 self.room -= max(MIN_COUNTED_ELEMENTS, math.prod(side for side in size if isinstance(side, int)))
                 if self.room < 0:
-                    raise ValueError("its settings describe larger layers than its stored tensors have")
+                    raise ValueError("the settings describe larger layers than the stored tensors have")
             return function(*args, **(kwargs or {}))
 
     return Limit()

@@ -133,7 +133,7 @@ KINDS = {
 
 WIDTHS = (160, 200)  # range of the width in pixels (the aspect ratio is always 4:3)
 MAX_FIGURES = 4
-ATTEMPTS = 12  # attempts to find a spot for a thing. After them, the thing is left out of the scene
+ATTEMPTS = 12  # number of attempts to find a spot for a thing. If all fail, the scene does not have the thing.
 COVERED = 0.45  # maximum share of the extent of a figure that one nearer figure may cover
 USUAL = 0.6  # probability that `pick_usual` takes the first of several options
 LIVELY = 3  # A kind of thing with more actions is chosen more often, but actions beyond this number do not count.

@@ -191,7 +191,7 @@ def choose_plan(encoder: ProbedNetwork, device: str, precision: str, batch_size:
     if precision == "auto" and fast_at_bfloat16(chosen):
         cosine = bfloat16_cosine(encoder, chosen)
         dtype = torch.bfloat16 if cosine >= BFLOAT16_COSINE else torch.float32
-        log.info("The cosine of features in bfloat16 and in float32 is at least %.5f: computing in %s", cosine, dtype)
+        log.info("The cosine of features in bfloat16 and in float32 is at least %.5f, so %s is used", cosine, dtype)
     return ExtractionPlan(chosen, dtype, batch_size)
 
 

@@ -79,7 +79,7 @@ def region_encoder(encoder: NetworkEncoder) -> RegionEncoder:
     with torch.inference_mode():
         ShapeProp(body).propagate(torch.zeros(1, 3, side, side, dtype=next(body.parameters()).dtype))
     output = next(node for node in body.graph.nodes if node.op == "output")
-    # The last nodes that form a single chain to the output, the last one first.
+    # `chain` has the nodes at the end of the network that form a single chain to the output, from the last node on.
     chain = [output.all_input_nodes[0]]
     while len(chain[-1].all_input_nodes) == 1:
         chain.append(chain[-1].all_input_nodes[0])
@@ -87,7 +87,8 @@ def region_encoder(encoder: NetworkEncoder) -> RegionEncoder:
     border = pools[-1] if pools else next(filter(_is_map, chain), None)
     if border is None or not _is_map(border):
         raise UsageError(
-            "regions.features roi-align needs a network with an activation map. Set regions.features to crops."
+            "regions.features roi-align needs a network with an activation map, but the network of the encoder has"
+            " none. Set regions.features to crops."
         )
     body.graph.erase_node(output)
     body.graph.output(border)

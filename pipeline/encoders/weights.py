@@ -40,7 +40,7 @@ def _import_models() -> ModuleType:
     sys.modules |= stand_ins
     try:
         from torchvision import models
-    except ImportError:  # this version of torchvision needs more of these modules, and is imported again with them
+    except ImportError:  # This version of torchvision needs the real modules, and is imported with them below.
         for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
             del sys.modules[name]
     finally:
@@ -72,7 +72,7 @@ def parse(data: bytes, source: str) -> State:
     `source` is the name of the file. Code in the file is never run. Raises InputError if the file is not a mapping of
     names to tensors.
     """
-    # This import is here because restoring stored encoders does not need it.
+    # This import is here, because restoring stored encoders does not need safetensors.torch.
     import safetensors.torch
 
     try:
@@ -80,7 +80,7 @@ def parse(data: bytes, source: str) -> State:
             return safetensors.torch.load(data)
         state = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     except (safetensors.SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError, KeyError, ValueError) as error:
-        # torch's own message is left out, because it advises to let the file run code
+        # The message of torch is left out, because this message advises to let the file run code.
         raise InputError(
             f"{source} is neither a safetensors file nor a state dict that contains only tensors, or it is damaged."
             " Save the state_dict() of the network with safetensors."
@@ -101,8 +101,8 @@ def fetch(architecture: str, weights_root: Path | str, remedy: str) -> tuple[Sta
         return weights.get_state_dict(progress=True, check_hash=True), str(weights)
     except (URLError, OSError, RuntimeError) as error:
         raise InputError(
-            f"Cannot download {weights.url} ({error}). Connect to the internet, or put this file into the folder"
-            f" {Path(weights_root).absolute()} (weights_root) and {remedy}."
+            f"jointspace cannot download {weights.url} ({error}). Connect to the internet, or put this file into the"
+            f" folder {Path(weights_root).absolute()} (weights_root) and {remedy}."
         ) from error
 
 

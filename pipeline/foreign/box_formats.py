@@ -85,17 +85,19 @@ def _parse_entities(text: str, source: str) -> Iterator[Box]:
     InputError, with the file `source`, if the annotation cannot be read.
     """
     if "<!DOCTYPE" in text or "<!ENTITY" in text:
-        raise InputError(f"{source} has a <!DOCTYPE> or <!ENTITY>, which annotations do not need. Remove it.")
+        raise InputError(
+            f"{source} has a <!DOCTYPE> or <!ENTITY>, which annotations do not need. Remove this declaration."
+        )
     try:
         root = ElementTree.fromstring(text)
     except ElementTree.ParseError as error:
         raise InputError(f"{source} is not valid XML ({error}). Download the file again.") from error
     file = root.findtext("filename")
     if not file:
-        raise InputError(f"{source} has no <filename>, so its image is unknown. Download the file again.")
+        raise InputError(f"{source} has no <filename>, so the image of the boxes is unknown. Download the file again.")
     for number, item in enumerate(root.iter("object")):
         box = item.find("bndbox")
-        if box is None:  # a phrase about the scene or about nothing visible
+        if box is None:  # This phrase is about the scene or about nothing visible.
             continue
         corners = [box.findtext(name) for name in ("xmin", "ymin", "xmax", "ymax")]
         x1, y1, x2, y2 = _numbers(corners, source, f"object {number}")
@@ -124,7 +126,8 @@ def _parse_coco(text: str, source: str) -> Iterator[Box]:
         box = row.get("bbox") if isinstance(row, dict) else None
         if not isinstance(box, list) or len(box) != 4:
             raise InputError(
-                f"{source}: {where} has no bbox of four numbers, such as [10, 20, 50, 80]. Correct or remove it."
+                f"{source}: {where} has no bbox of four numbers, such as [10, 20, 50, 80]. Correct the bbox, or remove"
+                " the box."
             )
         if any(isinstance(row.get(name), list | dict) for name in ("image_id", "category_id")):
             raise InputError(
@@ -147,7 +150,8 @@ def _parse_table(text: str, source: str) -> Iterator[Box]:
     rows = csv.DictReader(io.StringIO(text, newline=None), delimiter="\t", quoting=csv.QUOTE_NONE)
     if missing := [name for name in COLUMNS if name not in (rows.fieldnames or ())]:
         raise InputError(
-            f"{source}: the first row must name the columns {', '.join(COLUMNS)}, but lacks {missing[0]}. Correct it."
+            f"{source}: the first row must name the columns {', '.join(COLUMNS)}, but lacks {missing[0]}. Add this"
+            " column."
         )
     for number, row in enumerate(rows, start=2):
         values = [*(row[name] for name in COLUMNS[1:]), row.get("score") or 1.0]
@@ -162,7 +166,7 @@ def _numbers(values: list, source: str, where: str) -> tuple[float, ...]:
         return tuple(map(float, values))
     except (TypeError, ValueError, OverflowError):
         raise InputError(
-            f"{source}: {where} has a value that is not a number ({values}). Repair or remove it."
+            f"{source}: {where} has a value that is not a number ({values}). Correct the value, or remove the box."
         ) from None
 
 

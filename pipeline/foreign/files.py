@@ -160,7 +160,7 @@ def read_lines(path: Path, from_pipe: bool = False) -> list[str]:
         with open(path if from_pipe else open_plain(folder, name, MAX_LIST_BYTES, True), "rb") as file:
             return [decode_text(line, path, number) for number, line in enumerate(each_line(file, path), 1)]
     except (UnopenedFile, OSError) as error:
-        raise InputError(f"{path} cannot be read ({error}). Put a text file there.") from error
+        raise InputError(f"{path} cannot be read ({error}). Put a text file at this path.") from error
 
 
 def read_weights(path: Path, sha256: str | None) -> tuple[bytes, str]:
@@ -213,8 +213,9 @@ def try_first(
     if multiprocessing.current_process().daemon:
         raise InputError(
             f"{path} must be read for trial in a separate process before it is used, and a daemonic process, such as a"
-            " worker of multiprocessing.Pool, cannot start one. Open the file once in your main process. If your home"
-            " directory cannot be written, set XDG_STATE_HOME to a folder that can, where the trial is remembered."
+            " worker of multiprocessing.Pool, cannot start this process. Open the file once in your main process, so"
+            " that jointspace remembers the trial. If your home directory cannot be written, first set XDG_STATE_HOME"
+            " to a folder that can be written."
         )
     most_bytes = MAX_TRIAL_BYTES + (path.stat().st_size if path.is_file() else 0)
     trial = Trial(path, partial(read, *arguments, **named), os.getcwd(), most_bytes)
@@ -240,7 +241,7 @@ def _worker(process: int) -> Worker[Trial, None]:
 def _read_for_trial(trial: Trial) -> None:
     """Run a trial in the worker process. Raises InputError if its file cannot be read, or needs too much memory. An
     error of jointspace that `read` raises is not converted."""
-    os.chdir(trial.folder)  # the caller may have changed its folder since the process was started
+    os.chdir(trial.folder)  # The caller may have changed the working directory since this process was started.
     resource.setrlimit(resource.RLIMIT_DATA, (trial.most_bytes, resource.getrlimit(resource.RLIMIT_DATA)[1]))
     try:
         trial.read()
@@ -249,11 +250,13 @@ def _read_for_trial(trial: Trial) -> None:
     except MemoryError:
         limit = f"{trial.most_bytes / 2**30:.2g} GB"
         raise InputError(
-            f"{trial.path} needs more than {limit} of memory to be read, so it is damaged or cannot be trusted. Write"
-            " or download it again."
+            f"{trial.path} needs more than {limit} of memory to be read, so the file is damaged or cannot be trusted."
+            " Write or download the file again."
         ) from None
     except Exception as error:
-        raise InputError(f"cannot read {trial.path} ({error!r}). Write or download it again.") from error
+        raise InputError(
+            f"jointspace cannot read {trial.path} ({error!r}). Write or download the file again."
+        ) from error
 
 
 def is_remembered(digest: str) -> bool:

@@ -61,10 +61,10 @@ def read_torch(path: Path) -> NamedArrays:
 
     try:
         stored = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
-    except (pickle.UnpicklingError, RuntimeError) as error:  # torch's own message advises to let the file run code
+    except (pickle.UnpicklingError, RuntimeError) as error:  # The message of torch advises to let the file run code.
         raise InputError(
-            f"cannot read features from {path}: the file is damaged, or has other objects than tensors and lists of"
-            " strings. Save only tensors and lists of strings with torch.save."
+            f"jointspace cannot read features from {path}, because the file is damaged, or has other objects than"
+            " tensors and lists of strings. Save only tensors and lists of strings with torch.save."
         ) from error
     return _select(stored if isinstance(stored, Mapping) else {ONLY_TENSOR: stored})
 

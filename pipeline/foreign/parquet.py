@@ -125,7 +125,8 @@ def plain_column(column: pa.Array, rows: str) -> pa.Array:
         column = column.storage
     if (count := _count_values(column)) > MAX_BATCH_VALUES:
         raise InputError(
-            f"{rows} have lists with {count} values in total, but only {MAX_BATCH_VALUES} are allowed. Shorten them."
+            f"{rows} have lists with {count} values in total, but only {MAX_BATCH_VALUES} are allowed. Shorten the"
+            " lists."
         )
     if (size := dictionary_bytes(column)) > MAX_BATCH_BYTES:
         raise InputError(
@@ -246,7 +247,7 @@ class ParquetPhotographs:
         self._struct = bool(self._column) and pa.types.is_struct(schema.field(self._column).type)
         if not self._column:
             raise ValueError("the file has no column of photos")
-        self._file = pq.ParquetFile(file, read_dictionary=[self._leaf])  # a value that is repeated is held once
+        self._file = pq.ParquetFile(file, read_dictionary=[self._leaf])  # A repeated value is in memory only once.
         groups = range(self._file.metadata.num_row_groups)
         self._group_ends = np.cumsum([self._file.metadata.row_group(number).num_rows for number in groups], dtype=int)
         self._group = -1

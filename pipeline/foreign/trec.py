@@ -28,7 +28,7 @@ def read_topics(path: Path) -> dict[str, str]:
             )
         if query in topics:
             raise InputError(
-                f"{path}, line {number}: an earlier line has the id {query!r} too. Give each query its own."
+                f"{path}, line {number}: an earlier line has the id {query!r} too. Give each query an id of its own."
             )
         topics[query] = text
     if not topics:

@@ -155,7 +155,9 @@ def _reading(path: Path) -> Iterator[None]:
     try:
         yield
     except UNREADABLE as error:
-        raise InputError(f"cannot read features from {path} ({brief(error)}). Write the file again.") from error
+        raise InputError(
+            f"jointspace cannot read features from {path} ({brief(error)}). Write the file again."
+        ) from error
 
 
 def _read_npy(source: Source) -> ForeignFeatures:
@@ -210,15 +212,16 @@ def _read_names(source: Source) -> list[str]:
     first, *others = _names_files(source)
     if not first.exists():
         raise InputError(
-            f"{first} does not exist. List the names of the rows of {source.path.name} there, one per line."
+            f"{first} does not exist. Write a file at this path that lists the names of the rows of"
+            f" {source.path.name}, one per line."
         )
     names = read_lines(first)
     if source.of == "sentences" and all("\t" in name for name in names):
         return [name.partition("\t")[2] for name in names]
     if any(read_lines(other) != names for other in others):
         raise InputError(
-            f"{first} and {others[0]} list different names. Remove one of the two files, or name one of them"
-            " in `names`."
+            f"{first} and {others[0]} list different names. Remove one of the two files, or name one of the"
+            " two in `names`."
         )
     return names
 
@@ -249,7 +252,8 @@ def _read_clip_retrieval(source: Source) -> ForeignFeatures:
         metadata = _metadata(source, features)
         if not metadata.exists():
             raise InputError(
-                f"{metadata} does not exist. Copy it from the output of clip-retrieval in which {features.name} is."
+                f"{metadata} does not exist. Copy this file from the output of clip-retrieval in which"
+                f" {features.name} is."
             )
         (names,) = _read_columns(metadata, [names_column(source, metadata)])
         parts.append((features, _map_npy(features), _strings(metadata, names)))
@@ -280,8 +284,8 @@ def _read_parquet_file(source: Source) -> tuple[Path, np.ndarray, list[str]]:
     features = features.storage if isinstance(features, pa.ExtensionArray) else features
     if features.null_count:
         raise InputError(
-            f"{source.path}: row {features.is_null().index(True)} has no vector in the column {columns[0]}. Remove it."
-            " Rows are counted from 0."
+            f"{source.path}: row {features.is_null().index(True)} has no vector in the column {columns[0]}. Rows are"
+            " counted from 0. Remove this row."
         )
     flat = features.flatten().to_numpy(zero_copy_only=False)
     lengths = features.value_lengths().to_numpy(zero_copy_only=False)
@@ -396,8 +400,8 @@ def assemble(parts: list[tuple[Path, np.ndarray, list[str] | None]]) -> ForeignF
             raise InputError(f"{path} has {len(matrix)} vectors, but {len(names)} names. Write one name per vector.")
         if matrix.shape[1] != parts[0][1].shape[1]:
             raise InputError(
-                f"{path} has vectors of {matrix.shape[1]} numbers, but {parts[0][0]} of {parts[0][1].shape[1]}. Write"
-                " vectors of the same length in all files."
+                f"{path} has vectors of {matrix.shape[1]} numbers, but {parts[0][0]} has vectors of"
+                f" {parts[0][1].shape[1]} numbers. Write vectors of the same length in all files."
             )
     named = [part for _, _, part in parts if part is not None]
     paths, matrices, _ = zip(*parts, strict=True)
@@ -439,7 +443,7 @@ def _only(source: Source, what: str, candidates: Sequence[str]) -> str:
         raise InputError(f"{source.path} has {MISSING[what]}. Write the file again with its {what}.")
     raise UsageError(
         f"{source.path} may have its {what} in {', '.join(candidates)}. Set the key `{what}` of the encoder to one of"
-        " them, or write a file with only one."
+        " them, or write a file with only one of them."
     )
 
 

@@ -92,8 +92,8 @@ def region_pairs(
         rows = np.flatnonzero((splits[image_id] == split) & (tokens.lengths > 0))
         if not len(rows):
             raise InputError(
-                f"The split {split} has no snippets of captions. Add captioned photos to it, or align its captions with"
-                " their photos by `jointspace stage align --run RUN`."
+                f"The split {split} has no snippets of captions. Add captioned photos to this split, or align the"
+                " captions of the split with their photos by `jointspace stage align --run RUN`."
             )
         features = {name: stored.take(region_rows[name][rows], whole) for name, stored in regions.items()}
         pairs[split] = TrainingPairs(features, tokens.take(rows), np.arange(len(rows)), rows)

@@ -85,7 +85,7 @@ def scale_samples(image: Image.Image, nodata: float | None = None) -> tuple[Imag
     ignored = np.isnan(samples) if nodata is not None and math.isnan(nodata) else samples == nodata
     kept = samples[~ignored] if np.any(ignored) else samples
     low, high = (float(kept.min()), float(kept.max())) if kept.size else (0.0, 0.0)
-    if not math.isfinite(low + high):  # NaN in any sample makes `low` and `high` NaN
+    if not math.isfinite(low + high):  # A sample that is NaN makes `low` and `high` NaN.
         raise UnreadableImage("not-finite", "some pixels of the photo are NaN or infinite. Save it with finite values")
     usual = next((top for top in USUAL_RANGES[image.mode[:4]] if low >= 0 and high <= top), None)
     if usual:

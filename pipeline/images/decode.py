@@ -179,9 +179,9 @@ def naming_faults(data: bytes, limits: ImageLimits) -> Iterator[None]:
             "too-large",
             f"the photo or one of its frames has more pixels than {opening.PIXELS_KEY} allows, {limits.max_pixels}",
         ) from error
-    except Exception as error:  # any other failure on hostile bytes is the image's fault
+    except Exception as error:  # Any other error on hostile bytes is caused by the image.
         text = f"{type(error).__name__}: {error}"
-        if isinstance(error, MemoryError) or "out of memory" in text.lower():  # as libavif's errors say
+        if isinstance(error, MemoryError) or "out of memory" in text.lower():  # The errors of libavif have these words.
             raise UnreadableImage(OUT_OF_MEMORY, LACKS_MEMORY) from error
         raise UnreadableImage("truncated" if "truncated" in text.lower() else "damaged", text) from error
 

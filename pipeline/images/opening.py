@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 # libtiff also reads uncompressed files, because Pillow's own decoder misreads 16-bit samples in separate planes.
 TiffImagePlugin.READ_LIBTIFF = True
 
-# Only images in these formats, and HEIC, are opened. Pillow has others, such as EPS, which starts an interpreter.
+# Only images in these formats, and HEIC, are opened. Pillow reads more formats, such as EPS, for which Pillow starts an
+# interpreter.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JPEG2000")
 HEIF_BRANDS = frozenset({b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx"})
 """Brands in the first box of HEIC files, which Pillow cannot decode without pillow-heif."""
@@ -122,7 +123,7 @@ def load(data: bytes, limits: ImageLimits, sides: Sequence[int | None]) -> Loade
     """
     image = open_image(data)
     check_size(image.size, limits)
-    pixels = math.prod(image.size)  # a JPEG that is decoded smaller still needs memory for its whole size
+    pixels = math.prod(image.size)  # Even a JPEG that is decoded smaller needs memory for its whole size.
     factors = [1] * len(sides)
     if image.format == "JPEG":
         if has_more_scans(data, MAX_SCANS):
@@ -131,10 +132,10 @@ def load(data: bytes, limits: ImageLimits, sides: Sequence[int | None]) -> Loade
     tags = image.tag_v2 if isinstance(image, TiffImagePlugin.TiffImageFile) else None
     if tags and tags.get(TiffImagePlugin.TILEWIDTH, 0) * tags.get(TiffImagePlugin.TILELENGTH, 0) > limits.max_pixels:
         raise UnreadableImage(
-            "too-large", f"its tiles have more than {limits.max_pixels} pixels. Save the TIFF with smaller tiles"
+            "too-large", f"the tiles of the TIFF have more than {limits.max_pixels} pixels. Save it with smaller tiles"
         )
     lower = colour.lower_bytes(image)
-    texts = 5 * MAX_PNG_TEXT_BYTES if image.format == "PNG" else 0  # Pillow copies texts, also those after the pixels
+    texts = 5 * MAX_PNG_TEXT_BYTES if image.format == "PNG" else 0  # Pillow also copies texts after the pixels.
     with memory_limit(BASE_BYTES + texts + BYTES_PER_PIXEL * pixels):
         try:
             image.load()
@@ -407,7 +408,8 @@ def open_tiff(data: bytes) -> ImageFile:
         tags.load(file)
         layout = TiffLayout.from_tags(tags)
         compression = tags.get(TiffImagePlugin.COMPRESSION, 1)
-        itemgetter(TiffImagePlugin.IMAGEWIDTH, TiffImagePlugin.IMAGELENGTH)(tags)  # raises KeyError if one is missing
+        # This call raises KeyError if one of the two tags is missing.
+        itemgetter(TiffImagePlugin.IMAGEWIDTH, TiffImagePlugin.IMAGELENGTH)(tags)
     except Exception as error:
         raise UnreadableImage("damaged", "the tags of this TIFF cannot be read. Save it again") from error
     if not layout.is_read() or compression not in TIFF_COMPRESSIONS:

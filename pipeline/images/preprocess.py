@@ -53,8 +53,8 @@ class Preprocessing:
         preprocessing = cls(**{**value, "mean": tuple(value["mean"]), "std": tuple(value["std"])})
         if not 0 < preprocessing.resize <= MAX_SIDE or not 0 < preprocessing.side <= MAX_SIDE:
             raise ValueError(
-                f"its resize is {preprocessing.resize} and its crop {preprocessing.crop} pixels, but both must be from"
-                f" 1 to {MAX_SIDE}"
+                f"resize is {preprocessing.resize} pixels and crop is {preprocessing.crop} pixels, but both must be"
+                f" from 1 to {MAX_SIDE}"
             )
         return preprocessing
 

@@ -96,8 +96,8 @@ def choose_and_build(
     count = vectors.count
     if not count or not len(queries):
         raise InputError(
-            f"The index would be empty, because there are {count} vectors to index and {len(queries)} queries to test"
-            " it with. Name splits that have photos and captions in index.splits in the configuration."
+            f"The index would be empty, because there are {count} vectors to index and {len(queries)} queries for a"
+            " test of the index. Name splits that have photos and captions in index.splits in the configuration."
         )
     questions = ask(queries, progress(vectors.blocks(), "exact search"), count, metric, gpu)
     failed: dict[str, CandidateTrial] = {}
@@ -270,7 +270,7 @@ def remove(
     """
     factory = card.factory
     # The type is read from the index, because the card may be wrong. If FAISS removes vectors from an index of another
-    # type, it numbers the remaining vectors again.
+    # type, FAISS numbers the remaining vectors again.
     typed = faiss.downcast_index(index)
     if isinstance(typed, faiss.IndexIVF) and not isinstance(typed, faiss.IndexIVFFastScan):
         untyped(index).remove_ids(ids)

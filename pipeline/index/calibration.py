@@ -109,8 +109,8 @@ class Calibration:
         if background is None or background.shape[1:] != (card.dim,) or not np.isfinite(background).all():
             found = "no vectors" if background is None else f"an array of the shape {background.shape}"
             raise IntegrityError(
-                f"{BACKGROUND} in {index.folder} does not fit the model of the index: it has {found}, but must have"
-                f" finite vectors of {card.dim} dimensions. {REBUILD}"
+                f"{BACKGROUND} in {index.folder} does not fit the model of the index: the file has {found}, but must"
+                f" have finite vectors of {card.dim} dimensions. {REBUILD}"
             )
         stored = card.calibration
         return cls(background, card.metric, stored.score, stored.nearness, stored.coverage)

@@ -234,7 +234,7 @@ def _train(index: faiss.Index, vectors: Vectors, count: int, gpu: "torch.device 
             transform.train(rows)
             rows = transform.apply(rows)  # The lists contain transformed vectors.
         if isinstance(part, faiss.IndexIVFPQ):
-            # This training takes minutes, and only polysemous search, which jointspace does not use, needs it.
+            # This training takes minutes, and is needed only for polysemous search, which jointspace does not use.
             untyped(part).do_polysemous_training = False
         if isinstance(part, faiss.IndexIVF):
             part.cp.max_points_per_centroid = MAX_TRAINING_PER_LIST
@@ -243,7 +243,7 @@ def _train(index: faiss.Index, vectors: Vectors, count: int, gpu: "torch.device 
             elif not part.quantizer.ntotal:
                 train_lists(part, rows)
     sample = sample[evenly_spaced(len(sample), ENCODER_ROWS)]
-    del rows  # Frees the whole sample, which may be as large as the index.
+    del rows  # The whole sample is freed, because it may be as large as the index.
     index.train(sample)
     del sample
     runtime.return_freed_memory()

@@ -210,7 +210,8 @@ class Predicate:
     def __init__(self, text: str) -> None:
         if len(text) > MAX_CHARACTERS:
             raise UsageError(
-                f"The condition has {len(text)} characters, but at most {MAX_CHARACTERS} are allowed. Shorten it."
+                f"The condition has {len(text)} characters, but at most {MAX_CHARACTERS} are allowed. Shorten the"
+                " condition."
             )
         self.text = text
         self._python = UNLIKE_PYTHON.sub(_as_python, text).strip()

@@ -129,7 +129,7 @@ def search_exact(
     first = 0
     if gpu is not None:
         return best.merge(_search_on(gpu, queries, blocks, k, metric))
-    import faiss  # Imported here, because a search on a GPU does not need it.
+    import faiss  # The import is here, because a search on a GPU does not need FAISS.
 
     from pipeline.index.format import METRICS
 
@@ -178,7 +178,7 @@ def _search_on(
         best_scores, best_rows = map(torch.cat, zip(*merged, strict=True))
         finite.append(are_finite)
 
-    batches = OomBatcher(BLOCK_ROWS, "vector")  # It halves the batch if the GPU's memory is full.
+    batches = OomBatcher(BLOCK_ROWS, "vector")  # The batch is halved if the GPU's memory is full.
     with full_float32():
         for block in blocks:
             batches.map(search, len(block))

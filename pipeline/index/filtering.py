@@ -42,8 +42,8 @@ def search_among(index: faiss.Index, queries: np.ndarray, top: int, allowed: np.
     top = min(top, len(ids))
     if not top:
         return Neighbours.none(len(queries), 0)
-    # An index of RaBitQ codes returns vectors that are less exact than its own scores. FAISS therefore searches it even
-    # if few vectors are allowed.
+    # An index of RaBitQ codes returns vectors that are less exact than its own scores. FAISS therefore searches the
+    # index even if few vectors are allowed.
     coarse = "RaBitQ" in type(typed).__name__
     few = len(ids) <= MAX_BRUTE_FORCE_ROWS
     neighbours = None
@@ -87,7 +87,7 @@ def reconstruct(index: faiss.Index, ids: np.ndarray) -> np.ndarray:
                 )
             if isinstance(part, faiss.IndexIVFPQFastScan):
                 codes = untyped(part)
-                # FAISS loses this attribute when it reads an index, and would then end the process.
+                # FAISS does not store this attribute. Without the attribute, FAISS would end the process.
                 if codes.fine_quantizer is None:
                     codes.fine_quantizer = codes.pq
             if isinstance(part, faiss.IndexIVF) and part.direct_map.no():

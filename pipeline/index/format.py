@@ -181,7 +181,7 @@ def _require_no_files(data: bytes | memoryview, name: str) -> None:
         except (struct.error, ValueError, OverflowError):
             continue  # The marker is a coincidence: FAISS could not read a file name here.
         raise IntegrityError(
-            f"{name} has its lists in another file, {os.fsdecode(file)!r}, which jointspace does not open. {REBUILD}"
+            f"{name} stores its lists in another file, {os.fsdecode(file)!r}, which jointspace does not open. {REBUILD}"
         )
 
 
@@ -195,7 +195,9 @@ def require_known_types(index: faiss.Index, name: str, allowed: Collection[str] 
     typed = faiss.downcast_index(index)  # `typed` is only valid as long as `index` exists.
     kind = type(typed).__name__
     if kind not in allowed:
-        raise IntegrityError(f"{name} contains an {kind}, which jointspace does not use there. {REBUILD}")
+        raise IntegrityError(
+            f"{name} contains an {kind} at a position where jointspace does not use this type. {REBUILD}"
+        )
     for part, kinds in PARTS[kind].items():
         require_known_types(getattr(typed, part), name, kinds)
     transforms = transforms_of(typed, MAX_TRANSFORMS + 1)

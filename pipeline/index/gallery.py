@@ -160,17 +160,17 @@ class MultiVectorGallery(Gallery):
         if not isinstance(typed, faiss.IndexFlat | faiss.IndexIVFFlat):
             raise IntegrityError(
                 f"The index of {modality} is a {type(typed).__name__}, but a model with several vectors per item needs"
-                f" an index that stores them exactly (IndexFlat or IndexIVFFlat). {REBUILD}"
+                f" an index that stores the vectors exactly (IndexFlat or IndexIVFFlat). {REBUILD}"
             )
         super().__init__(index)
         self.means: ListMeans | None = None
         if isinstance(typed, faiss.IndexIVFFlat):
-            typed.make_direct_map()  # FAISS needs it to reconstruct vectors.
+            typed.make_direct_map()  # FAISS needs this map to reconstruct vectors.
             self.means = ListMeans(typed)
         elif shortlist is not None:
             raise IntegrityError(
-                f"The index of {modality} has no inverted lists, but its card sets a shortlist, which needs them."
-                f" {REBUILD}"
+                f"The index of {modality} has no inverted lists, but its card sets a shortlist, which needs these"
+                f" lists. {REBUILD}"
             )
         self.of_images = modality == "images"
         self.outline = outline
@@ -480,7 +480,7 @@ def open_faiss(shard: "IndexShard", modality: "Modality", to_change: bool = Fals
         remember(digest)
     if to_change:
         return from_bytes(data, str(path), expected)
-    # The trial has searched these bytes for names of files, or this user has written them.
+    # The trial has searched these bytes for names of files, or this user has written the file.
     return view_bytes(data, str(path), expected, is_searched_for_files=True)
 
 
@@ -541,7 +541,7 @@ def _try_index(path: Path, sha256: str, expected: ExpectedIndex, rows: int) -> N
                     f" {REBUILD}"
                 )
             if isinstance(part, faiss.IndexIDMap | faiss.IndexRefine):
-                limit = index.ntotal  # FAISS uses the ids of their inner index as positions in an array.
+                limit = index.ntotal  # FAISS uses the ids in the inner index of this part as positions.
         queries = np.random.default_rng(0).standard_normal((2, index.d)).astype(np.float32)
         gallery = Gallery(index, str(path))
         gallery.search(queries, NEIGHBOURS)

@@ -139,8 +139,8 @@ class QueryEncoder:
             ]
             for reader in readers
         ]
-        # A vocabulary of lemmas may list the lemma of a word that the others know in another form. The shortest list
-        # has the fewest words of this kind.
+        # A vocabulary of lemmas may list the lemma of a word that another vocabulary knows in another form. The
+        # shortest list has the fewest words of this kind.
         return min(unknown, key=len)
 
     def knows(self, text: str) -> bool:

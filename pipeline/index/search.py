@@ -125,7 +125,7 @@ class Searcher(QueryEncoder):
         super().__init__(index)
         self._hidden = frozenset(hidden_columns)
         # A caller may set `draw` to a function that returns an image hit as HTML. Notebooks then show the photos of the
-        # answers. Without it (None), they show no photos.
+        # answers. If `draw` is None, notebooks show no photos.
         self.draw: Callable[[Hit], str] | None = None
         self._opened: dict[str, Gallery] = {}
         self._packed: dict[str, RowTable] = {}
@@ -406,8 +406,8 @@ class Searcher(QueryEncoder):
         if not len(rows):
             raise InputError(
                 f"The model {self.index.card.model} compares photos by their regions, so the photo must be one of the"
-                " photos of the index. Add it to the collection and run `jointspace run CONFIG`, or use the index of a"
-                " model with one vector per photo, such as ncca."
+                " photos of the index. Add the photo to the collection and run `jointspace run CONFIG`, or use the"
+                " index of a model with one vector per photo, such as ncca."
             )
         return with_regions(self.gallery("images")).item(int(rows[0]))
 
@@ -417,9 +417,9 @@ class Searcher(QueryEncoder):
         model = self.index.card.model
         if self.multi_vector:
             raise UsageError(
-                f"Words cannot be added to a photo with the model {model}, or subtracted from a query, because it has"
-                " several vectors per photo, one per region. Use the index of a model with one vector per photo, such"
-                " as ncca."
+                f"Words cannot be added to a photo with the model {model}, or subtracted from a query, because this"
+                " model has several vectors per photo, one per region. Use the index of a model with one vector per"
+                " photo, such as ncca."
             )
         if self.index.card.metric != "inner_product":
             raise UsageError(

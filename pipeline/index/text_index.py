@@ -320,7 +320,7 @@ def make_text_index(index: StoredIndex) -> Path | None:
         if not path.exists():
             discard(prefix)
             other = next(folder.glob(f"*-{digest}.sqlite"), None)
-            with suppress(OSError):  # Some file systems have no hard links. The file is then made again below.
+            with suppress(OSError):  # Some file systems have no hard links. Then the code below makes the file.
                 if other is not None:
                     os.link(other, path)
                     return path
@@ -341,8 +341,8 @@ def prepare_text_index(folder: Path) -> None:
         make_text_index(open_index(folder))
     except Exception as error:
         log.warning(
-            "The full-text index of the index in %s could not be made (%s). The first search tries again, and takes"
-            " longer for this reason.",
+            "The full-text index of the index in %s could not be made (%s). The first search tries to make the"
+            " full-text index again, and therefore takes longer.",
             folder,
             error,
         )
@@ -367,7 +367,7 @@ def _fill(database: sqlite3.Connection, index: StoredIndex) -> sqlite3.Connectio
     """Write the words of all photos that were not removed into an empty database, and return this database."""
     own = _own_columns(index)
     if (count := index.packed_table("images").num_rows) >= MIN_LOGGED_PHOTOS:
-        log.info("Making the full-text index of %d photos. This takes about 5 s for every 100,000 photos.", count)
+        log.info("The full-text index of %d photos is being made, which takes about 5 s per 100,000 photos.", count)
     columns = [f"c{number}" for number in range(2 + len(own))]
     database.execute("PRAGMA journal_mode = OFF")
     database.execute(f"CREATE VIRTUAL TABLE words USING fts5({', '.join(columns)}, content = '', tokenize = 'ascii')")

@@ -93,8 +93,8 @@ def _pool(products: Tensor, lengths: np.ndarray, rule: str) -> Tensor:
         products = products.clamp(min=0)
     pool = torch.sum if rule.endswith("positive") else torch.amax
     if products.device.type != "cpu" and lengths[0] and (lengths == lengths[0]).all():
-        # All images have equally many regions here. A GPU needs more time to start a computation per image than to
-        # compute it, so all images are pooled at once.
+        # All images have equally many regions here. A GPU needs more time to start a computation per image than for
+        # the computation, so all images are pooled at once.
         return pool(products.unflatten(0, (len(lengths), -1)), dim=1)
     parts = products.split(lengths.tolist())
     return torch.stack([pool(part, dim=0) if len(part) else part.new_zeros(part.shape[1]) for part in parts])

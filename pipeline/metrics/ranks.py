@@ -154,7 +154,7 @@ def score(images: Items, sentences: Items, comparison: Comparison) -> np.ndarray
     images and sentences with several vectors.
     """
     if not isinstance(comparison, str):
-        from pipeline.metrics.multivector_scores import multivector_scores  # It imports torch, which takes long.
+        from pipeline.metrics.multivector_scores import multivector_scores  # The import of torch takes seconds.
 
         return multivector_scores(several_vectors_each(images), several_vectors_each(sentences), comparison).numpy()
     x = one_vector_each(images)
@@ -174,7 +174,7 @@ def rank(images: Items, sentences: Items, owners: np.ndarray, comparison: Compar
     """
     if isinstance(comparison, str):
         return count_ranks(one_vector_each(images), one_vector_each(sentences), owners, comparison)
-    from pipeline.metrics.multivector_scores import exact_scores  # It imports torch, which takes long.
+    from pipeline.metrics.multivector_scores import exact_scores  # The import of torch takes seconds.
 
     scores = exact_scores(several_vectors_each(images), several_vectors_each(sentences), comparison)
     return rank_scores(scores, owners, ROUNDING * PRODUCTS_PER_SCORE * float(np.abs(scores).max(initial=0)))

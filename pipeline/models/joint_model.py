@@ -83,7 +83,7 @@ def require_vectors(sentences: "Sentences") -> "Mapping[str, TextVectors]":
             return vectors
     raise TypeError(
         "The model reads sentences as a mapping from text encoders to vectors, but the sentences have another form"
-        f" ({type(sentences).__name__}). Encode them with the text encoders of the model."
+        f" ({type(sentences).__name__}). Encode the sentences with the text encoders of the model."
     )
 
 

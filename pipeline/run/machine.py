@@ -155,7 +155,7 @@ def _torch() -> Iterator[Finding]:
 
 def _faiss() -> Iterator[Finding]:
     names = sorted(set(metadata.packages_distributions().get("faiss", [])))
-    if len(names) > 1:  # They install the same files, so that removing one of them alone would damage the other.
+    if len(names) > 1:  # The packages install the same files, so removing only one would damage the other.
         remedy = f"pip uninstall -y {' '.join(names)}, then pip install {names[-1]}"
         yield Finding("faiss", f"{' and '.join(names)} have overwritten each other's files", "MISS", remedy)
     try:
@@ -274,8 +274,8 @@ def estimate(config: "Config", images: int, sentences: int, speeds: Mapping[str,
         disk={
             "features": stored * images * sum(dims.values()),
             "text": TERM_BYTES * TERMS_PER_SENTENCE * sentences * len(terms),
-            # One matrix is stored for each chunk, and one for the sum of all chunks. They are symmetric, so that only
-            # half of each is stored.
+            # One matrix is stored for each chunk, and one for the sum of all chunks. The matrices are symmetric, so
+            # only half of each matrix is stored.
             "moments": moments / 2 * (chunks + 1),
             "embeddings": embeddings * len(config.models),
             "indexes": embeddings * len(config.models),

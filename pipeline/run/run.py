@@ -80,8 +80,8 @@ class Run:
             return load(path)
         except UsageError as error:
             raise UsageError(
-                f"{error} If an earlier version of jointspace made this run, start it anew from its configuration"
-                " file with `jointspace run CONFIG`."
+                f"{error} If an earlier version of jointspace made this run, start the run anew from its"
+                " configuration file with `jointspace run CONFIG`."
             ) from error
 
     @cached_property
@@ -312,7 +312,8 @@ class StageRun(Run):
         whole = made.name.removesuffix("/vocabulary.json")
         if whole not in self._declared and not any(name.startswith(f"{whole}/") for name in self._declared):
             raise UndeclaredInputError(
-                f"{self._stage.command} opens {made.name}, which it does not declare. Add it to `reads` of the stage."
+                f"{self._stage.command} opens {made.name}, which the stage does not declare. Add this artefact to"
+                " `reads` of the stage."
             )
 
     def _require_column(self, name: str) -> None:

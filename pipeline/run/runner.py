@@ -94,7 +94,8 @@ class OpenStage:
 
     def __init__(self, task: ShardTask) -> None:
         # Python does not let a daemon start processes, and Dask's workers are daemons. Stages start processes that
-        # decode images, so this process is no longer marked as a daemon. Those processes end when this process ends.
+        # decode images, so this process is no longer marked as a daemon. The started processes end when this process
+        # ends.
         multiprocessing.current_process().daemon = False
         self.task = task
         self.stage: Stage = getattr(importlib.import_module(task.module), task.stage)
@@ -111,7 +112,7 @@ class OpenStage:
         The function may begin a shard while the previous shard is not committed yet.
         """
         with ExitStack() as opening:
-            # Garbage collection is off while the function imports torch, until it takes its first job.
+            # Garbage collection is off while the function imports torch, until the function takes the first job.
             opening.enter_context(runtime.without_collection())
             yield from self.stage.function(self.view, self._missing(numbers, opening.close), *self.task.names)
 
@@ -331,8 +332,8 @@ def on_processes(task: ShardTask, numbers: Iterable[int], environments: Sequence
                     process.join()
                     if process.exitcode:
                         raise JointspaceError(
-                            "A worker process that makes shards has died. Its messages above may say why. Run the same"
-                            " command again. It keeps the shards that are complete."
+                            "A worker process that makes shards has died. The messages above may say why. Run the same"
+                            " command again. The command keeps the complete shards."
                         ) from None
                     continue
                 if isinstance(message, JointspaceError):

@@ -104,8 +104,8 @@ class NamedInputs:
         value = self.values.get(name)
         if not isinstance(value, kind):
             raise UndeclaredInputError(
-                f"The stage asks for the input {name} as {kind.__name__}, but does not declare such an input. It"
-                f" declares {', '.join(self.values)}. Add the input to `reads` of the stage."
+                f"The stage asks for the input {name} as {kind.__name__}, but does not declare such an input. The"
+                f" declared inputs are {', '.join(self.values)}. Add the input to `reads` of the stage."
             )
         return value
 
@@ -113,8 +113,8 @@ class NamedInputs:
         values = self.values.get(name)
         if not isinstance(values, Mapping):
             raise UndeclaredInputError(
-                f"The stage asks for the group of inputs {name}, but does not declare it as a mapping. It declares"
-                f" {', '.join(self.values)}. Add the group to `reads` of the stage."
+                f"The stage asks for the group of inputs {name}, but does not declare this group as a mapping. The"
+                f" declared inputs are {', '.join(self.values)}. Add the group to `reads` of the stage."
             )
         return {key: value for key, value in values.items() if isinstance(value, kind)}
 
@@ -198,7 +198,7 @@ class Stage:
     artefacts.
     """
 
-    function: Callable[..., Any]  # Any: the parameters decide which of the two forms it has
+    function: Callable[..., Any]  # Any: the parameters of the function differ from stage to stage
     version: int
     """Number of the version of the function. It is increased when the same inputs give other results. Artefacts of
     another version are made anew. Artefacts that were made from them are made anew only if the content of the new files

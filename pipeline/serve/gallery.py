@@ -204,7 +204,7 @@ class ServedGallery:
         try:
             return self.searcher.embed_photograph(self.see(image.read()))
         except JointspaceError:
-            row = image.gallery.row(image.image_id)  # Raises InputError if the image was removed.
+            row = image.gallery.row(image.image_id)  # This call raises InputError if the image was removed.
             rows = self._find("images", [image.image_id])
             index = self.searcher.gallery("images")
             # Images that were added to two indexes separately may have the same id in both.
@@ -444,7 +444,7 @@ class Describer:
 
         Each caption is a mapping with the fields of a DescriptionAnswer except `rank`.
         """
-        from pipeline.generate.generator import describe_images  # Imports torch, which searches do not need.
+        from pipeline.generate.generator import describe_images  # Searches do not need this import of torch.
 
         return describe_images(self.generator, features, self.sources, top)[0]
 

@@ -85,8 +85,8 @@ async def _photograph(
     """
     if (photograph is None) == (image_id is None) or (image_id is None) != (of is None):
         raise InputError(
-            "The request has no photo, or has it in two ways. Send a photo as `photograph`, or the `image_id` of a"
-            " photo of an index together with its model as `of`."
+            "The request has no photo, or names a photo in two ways. Send a photo as `photograph`, or the `image_id`"
+            " of a photo of an index together with its model as `of`."
         )
     if photograph is None:
         assert of is not None and image_id is not None  # The condition above checks both.
@@ -139,7 +139,7 @@ class Question:
 
         def find() -> tuple[Answer, Mapping[str, str | None], list[str | None]]:
             hits = search(self.top, self.where)
-            _ = hits.judgement  # Computed in this thread, so that the event loop does not wait for it.
+            _ = hits.judgement  # The judgement is computed in this thread, so that the event loop does not wait.
             captions = self.gallery.captions([hit.row["image_id"] for hit in hits])
             return hits, {} if hits.matched else self.gallery.searcher.ignored(*words), captions
 

@@ -114,7 +114,7 @@ class FileBatch:
                     if match := TEMPORARY.fullmatch(orphan.name):
                         orphans.setdefault(match["name"], []).append(orphan)
             # A killed process with the same process number may have left a hard link under the temporary name. Writing
-            # to it would overwrite another file.
+            # to this link would overwrite another file.
             for orphan in (*self._orphans[path.parent].pop(path.name, ()), *filter(is_regular, [_temporary(path)])):
                 orphan.unlink(missing_ok=True)
         except OSError as error:
@@ -225,12 +225,12 @@ def cannot_write(path: Path, size: int, error: OSError, key: str = "results_root
     """
     if error.errno in OCCUPIED:
         return JointspaceError(
-            f"Cannot write {path} ({error.strerror}). Move the existing file or folder away, correct its permissions,"
-            f" or choose another {key}."
+            f"jointspace cannot write {path} ({error.strerror}). Move the existing file or folder away, correct its"
+            f" permissions, or choose another {key}."
         )
     there = next(folder for folder in path.absolute().parents if folder.is_dir())
     return JointspaceError(
-        f"Cannot write {path} ({size:,} bytes needed, {shutil.disk_usage(there).free:,} free on its disk):"
+        f"jointspace cannot write {path} ({size:,} bytes needed, {shutil.disk_usage(there).free:,} free on its disk):"
         f" {error.strerror or error}. Free some disk space, or choose another {key}."
     )
 

@@ -250,11 +250,11 @@ class Card(MeasuredIndexes):
             raise ValueError(f"the card has the kind {self.kind}, but lacks a key that this kind needs ({keys})")
         if any((index.dim, index.metric) != (self.dim, self.metric) for index in indexes if index):
             raise ValueError(
-                f"its indexes must have the {self.dim} dimensions and the metric {self.metric} of the card, but have"
-                " others"
+                f"the card has {self.dim} dimensions and the metric {self.metric}, but one of its indexes has other"
+                " dimensions or another metric"
             )
         if self.registered not in {spec.name for spec in MODELS} and not re.match(IMPORT_PATH, self.registered):
-            raise ValueError(f"its model type {self.registered} is unknown to this version")
+            raise ValueError(f"the model type {self.registered} is unknown to this version of jointspace")
         return self
 
 
@@ -310,7 +310,9 @@ def read_card(folder: Path) -> Card:
     remedy = f"Name the folder of an index. {REBUILD}"
     with suppress(OSError):  # read_json reports this error.
         if path.stat().st_size > MAX_CARD_BYTES:
-            raise IntegrityError(f"{path} is not the card of an index: it exceeds {MAX_CARD_BYTES:,} bytes. {remedy}")
+            raise IntegrityError(
+                f"{path} is not the card of an index, because the file exceeds {MAX_CARD_BYTES:,} bytes. {remedy}"
+            )
     card = check_form(read_json(path), Card, path, remedy, "is not the card of an index")
     for name in card.files:
         inside(folder, name, path)

@@ -347,7 +347,7 @@ def read_verified(path: Path, kind: str, anywhere: bool = False) -> tuple[bytes,
     """
     commit = open_commit(path, kind, anywhere=anywhere)
     data = read_bytes(path)
-    if file_fault(path, commit.files[path.name]):  # This hashes the file again only if it was replaced.
+    if file_fault(path, commit.files[path.name]):  # `file_fault` hashes the file again only if the file was replaced.
         raise IntegrityError(f"{path} was replaced while it was read. Run the same command again.")
     return data, commit
 

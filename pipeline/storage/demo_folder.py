@@ -79,7 +79,7 @@ class DemoFolder:
         """
         for path in (self.folder / "images").iterdir():
             if IMAGE.fullmatch(path.name) and is_regular(path) and path.name not in self._images:
-                path.unlink()  # An earlier, larger demo wrote it, and `ingest` would read it.
+                path.unlink()  # An earlier, larger demo wrote this file, and `ingest` would read it.
         # The disk is synced once, because syncing thousands of files one by one takes minutes. If this process is
         # killed before the commit record is written, the demo is written from the start again.
         os.sync()

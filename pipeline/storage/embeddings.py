@@ -112,7 +112,7 @@ class Embeddings:
         """Raise UsageError if `split` is dev and the model is a refit, because a refit is trained on dev too."""
         if self.refits and split == "dev":
             raise UsageError(
-                f"The model {self.name} was trained on the dev split, so it cannot be evaluated there. Evaluate"
+                f"The model {self.name} was trained on the dev split, so it cannot be evaluated on dev. Evaluate"
                 f" {self.refits} instead, or use the test split."
             )
 

@@ -31,7 +31,7 @@ REASONS = {
     errno.ENOTDIR: "a file is where a folder should be). Move that file away.",
     errno.ELOOP: "its symbolic links form a circle). Remove the link.",
 }
-"""Error number -> the end of a message that begins with `Cannot read PATH (`. It has the reason of the error and what
+"""Error number -> the end of a message that begins with `jointspace cannot read PATH (`. It has the reason of the error and what
 the user should do first."""
 DRIVE = re.compile(r"[A-Za-z]:")
 """Pattern of a drive of Windows, such as `C:`, at the beginning of a name."""
@@ -91,9 +91,9 @@ def explain(path: Path, error: OSError, remedy: str = REMEDY, missing: str | Non
     if error.errno == errno.ENOENT:
         return f"{path} {missing or f'does not exist. {RUN_FIRST}'}"
     if error.errno in (errno.EACCES, errno.EPERM):
-        return f"Cannot read {path} (permission denied). Allow this user to read it."
+        return f"jointspace cannot read {path} (permission denied). Allow this user to read it."
     other = f"{error.strerror or error}). Check the file and its disk."
-    return f"Cannot read {path} ({REASONS.get(error.errno or 0, other)} {remedy}"
+    return f"jointspace cannot read {path} ({REASONS.get(error.errno or 0, other)} {remedy}"
 
 
 def read_bytes(path: Path) -> bytes:
@@ -133,7 +133,7 @@ def map_verified(path: Path, sha256: str) -> tuple[memoryview, str]:
                 return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)), sha256
     data, found = map_hashed(path)
     # A file that has just been written could be written once more within the same tick of the clock, and its times
-    # would not change. It is therefore not remembered yet.
+    # would not change. Such a file is therefore not remembered yet.
     is_settled = time.time() - max(before.st_mtime, before.st_ctime) > SETTLED_SECONDS
     if is_large and is_settled and found == sha256 and _verification_key(path, os.stat(path), sha256) == key:
         remember(key)
@@ -239,7 +239,8 @@ def first_unplain(names: Sequence[str | None]) -> int | None:
 
     A name may be None, which counts as a permitted name.
     """
-    # One search in all names takes a tenth of the time. It can also match a line of a name that `name_fault` accepts.
+    # One search in all names takes a tenth of the time. This search can also match a line of a name that `name_fault`
+    # accepts.
     if not UNPLAIN_LINE.search("\n".join(name for name in names if name is not None)):
         return None
     return next((position for position, name in enumerate(names) if name is not None and name_fault(name)), None)

@@ -71,7 +71,7 @@ def require_plain_rows(path: Path, rows: pa.Table, first: int) -> None:
             row = int(np.flatnonzero(wrong)[0])
             value = "null" if missing[row] else int(numbers[row])
             raise IntegrityError(
-                f"{path} row {first + row}: its {name} is {value}, but must be from 0 to {limits[name] - 1}. {DISTRUST}"
+                f"{path} row {first + row}: {name} is {value}, but must be from 0 to {limits[name] - 1}. {DISTRUST}"
             )
     for name in set(PATH_COLUMNS) & set(rows.column_names):
         names = rows[name].to_pylist()
@@ -83,9 +83,9 @@ def require_plain_rows(path: Path, rows: pa.Table, first: int) -> None:
                 else "repeat `jointspace run` or `jointspace apply`"
             )
             raise IntegrityError(
-                f"{path} row {first + row}: its {name} {repr(names[row])[:MAX_NAME_CHARACTERS]} is not a plain relative"
-                f" name. If you made the index yourself, rename that photo and {remedy}. Otherwise, do not use it."
-                f" {DISTRUST}"
+                f"{path} row {first + row}: the {name} {repr(names[row])[:MAX_NAME_CHARACTERS]} is not a plain relative"
+                f" name. If you made the index yourself, rename that photo and {remedy}. If you did not, do not use"
+                f" this index. {DISTRUST}"
             )
 
 
@@ -96,7 +96,7 @@ def require_distinct(path: Path, table: pa.Table, name: str) -> None:
     first = np.unique(ids, return_index=True)[1]
     if len(first) < len(ids):
         row = int(np.setdiff1d(np.arange(len(ids)), first)[0])
-        raise IntegrityError(f"{path} row {row}: its {name} {ids[row]} is repeated in an earlier row. {DISTRUST}")
+        raise IntegrityError(f"{path} row {row}: an earlier row has the {name} {ids[row]} too. {DISTRUST}")
 
 
 # --- folders

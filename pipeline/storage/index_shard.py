@@ -161,7 +161,7 @@ class IndexWriter:
         # Snakemake removes the card of an older shard, and with it the list of its files, before this function is run.
         # The commit records of its model and encoders still list some of these files, and CHANGING lists the others.
         for record in (path for pattern in RECORDS for path in self.folder.glob(pattern)):
-            with suppress(IntegrityError):  # It is not a commit record, but a file of the user, so it stays.
+            with suppress(IntegrityError):  # A file of the user, which is not a commit record, stays.
                 names = (*read_commit(record).files, record.name, *(CHANGING if record.parent == self.folder else ()))
                 former |= {(record.parent / name).relative_to(self.folder).as_posix() for name in names}
         self._batch.add(self._path(CARD), to_json(card.to_json()), commit=True)
@@ -216,7 +216,9 @@ class IndexShard:
         with refusing(path, REBUILD, f"is missing, although the card of its index lists it. {REBUILD}"):
             data, sha256 = map_verified(path, about["sha256"]) if skip_verified else map_hashed(path)
         if (len(data), sha256) != (about["bytes"], about["sha256"]):
-            raise IntegrityError(f"{path} was changed or damaged: it differs from the card of its index. {REBUILD}")
+            raise IntegrityError(
+                f"{path} was changed or damaged, because it differs from the card of its index. {REBUILD}"
+            )
         return data
 
     def about(self, name: str) -> FileSum:

@@ -55,19 +55,19 @@ def hold(path: Path, wait: bool = False) -> Iterator[None]:
             kernel.acquire()
         except Timeout:
             if not lock.exists():
-                lock.touch()  # filelock also times out if it cannot create the file. This call then raises the OSError.
+                lock.touch()  # filelock also times out if the file cannot be created. This call then raises OSError.
             raise
     except Timeout:
         raise JointspaceError(
-            f"{path} is being written by {_holder(lock)}. Wait until that process has ended, or stop it."
+            f"{path} is being written by {_holder(lock)}. Wait until that process has ended, or stop that process."
         ) from None
     except OSError as error:
         if error.errno not in WITHOUT_LOCKS:
             raise JointspaceError(
-                f"Cannot write {path}, because its lock {lock} cannot be created ({error.strerror}). Free some disk"
-                " space, correct the permissions of the folder, or write to another folder."
+                f"jointspace cannot write {path}, because its lock {lock} cannot be created ({error.strerror}). Free"
+                " some disk space, correct the permissions of the folder, or write to another folder."
             ) from error
-        log.warning("%s is on a file system without locks. Make sure that other runs do not write to it.", path)
+        log.warning("%s is on a file system without locks. Make sure that no other run writes to this path.", path)
     if lock.exists() and not is_lock(lock):
         kernel.release()
         raise JointspaceError(

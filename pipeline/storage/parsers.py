@@ -52,7 +52,7 @@ def parser_of(run: Path | None) -> tuple[Callable[[], Any], Mapping[str, Any]]:
     name, digest = find_parser(trained, name, Path(config["weights_root"]))
     if digest != parsed["parser"]:
         raise UsageError(
-            f"The parser {name} has changed since it parsed the captions of {run}. Parse them again with"
+            f"The parser {name} has changed since the captions of {run} were parsed. Parse them again with"
             f" `jointspace stage parse --run {shlex.quote(str(run))} --force`, and then run `jointspace run CONFIG`."
         )
     return partial(load_parser, name), read_record(run / "text/labels.json")
@@ -88,7 +88,7 @@ def find_parser(trained: Path | None, name: str | None, root: Path) -> tuple[str
     `trained` are None, or if `name` is neither such a folder nor an installed package. Raises IntegrityError if the
     trained pipeline is missing or was changed.
     """
-    from importlib import metadata  # Imported here, because searches without a parser do not need it.
+    from importlib import metadata  # Searches without a parser do not need this import.
 
     if name is not None and (folder := Path(root) / name).is_dir():
         digests = {path.relative_to(folder).as_posix(): file_sha256(path) for path in files_below(folder)}
@@ -98,8 +98,8 @@ def find_parser(trained: Path | None, name: str | None, root: Path) -> tuple[str
             return name, fingerprint(PIPELINE, 1, {"package": name, "version": metadata.version(name)})
         except metadata.PackageNotFoundError:
             raise UsageError(
-                f"parse.pipeline: {name} is neither a folder below {root} nor an installed package. Correct it, or set"
-                " it to null to use the pipeline of `train-parser`."
+                f"parse.pipeline: {name} is neither a folder below {root} nor an installed package. Correct this key,"
+                " or set it to null to use the pipeline of `train-parser`."
             ) from None
     if trained is None:
         raise UsageError(

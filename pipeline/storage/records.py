@@ -58,7 +58,7 @@ class VocabularyForm(Form):
     def _check_terms(self) -> Self:
         if len(self.idf) != len(self.terms) or len(set(self.terms)) != len(self.terms):
             raise ValueError(
-                f"its {len(self.terms)} terms must be different and have one idf weight each, but there are"
+                f"the {len(self.terms)} terms must be different and have one idf weight each, but there are"
                 f" {len(set(self.terms))} different terms and {len(self.idf)} idf weights"
             )
         return self
@@ -217,7 +217,7 @@ def _read_jobs(path: Path) -> list[MeasuredJob]:
         with open(path, encoding="utf-8", newline="") as file:
             rows = list(csv.DictReader(file, delimiter="\t"))
         if not rows:
-            raise ValueError("it has no row")
+            raise ValueError("the file has no row")
         return [MeasuredJob(*(_number(row[column]) for column in ("s", "cpu_time", "max_rss"))) for row in rows]
     except (OSError, csv.Error, KeyError, TypeError, ValueError) as error:
         log.warning("%s is not a Snakemake benchmark (%s), so it is ignored. Delete the file.", path, error)

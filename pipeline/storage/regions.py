@@ -100,7 +100,8 @@ def read_box_files(path: Path) -> Iterator[tuple[str, bytes]]:
             yield str(file), file.read_bytes()
         except OSError as error:
             raise InputError(
-                f"Cannot read the boxes in {file} ({error.strerror}). Name a readable file, or a folder of files."
+                f"jointspace cannot read the boxes in {file} ({error.strerror}). Name a readable file, or a folder of"
+                " files."
             ) from error
 
 

@@ -80,7 +80,7 @@ class Shard:
     def __getitem__(self, name: str) -> np.ndarray:
         if name not in self._arrays:
             known = ", ".join(sorted(self._arrays))
-            raise IntegrityError(f"{self.path} has no dataset {name}. It has {known}. {REMEDY}")
+            raise IntegrityError(f"{self.path} has no dataset {name}. The file has {known}. {REMEDY}")
         return self._arrays[name]
 
     def __contains__(self, name: str) -> bool:

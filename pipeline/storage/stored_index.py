@@ -56,7 +56,8 @@ class StoredIndex:
             if _comparison(other.card) != _comparison(first.card):
                 raise IntegrityError(
                     f"{other.folder} has the metric {other.card.metric} and {other.card.dim} dimensions, but"
-                    f" {first.folder} has {first.card.metric} and {first.card.dim}. Search them separately. {REBUILD}"
+                    f" {first.folder} has {first.card.metric} and {first.card.dim}. Search the two separately."
+                    f" {REBUILD}"
                 )
         self.shards = list(shards)
         self.folder = folder if others and folder else first.folder
@@ -196,8 +197,8 @@ def _require_complete(folder: Path, shards: Sequence[IndexShard]) -> None:
     for (_, of), numbers in together.items():
         if missing := sorted(set(range(of)) - numbers):
             raise IntegrityError(
-                f"{folder} contains {len(numbers)} of {of} index shards. The shard {missing[0]:02d} is missing. Copy it"
-                " again, or build it with `jointspace run CONFIG`."
+                f"{folder} contains {len(numbers)} of {of} index shards. The shard {missing[0]:02d} is missing. Copy"
+                " this shard again, or build it with `jointspace run CONFIG`."
             )
 
 

@@ -188,4 +188,6 @@ def text_lines(path: Path) -> Iterator[str]:
                 yield decode_text(line, path, number)
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or error
-        raise InputError(f"Cannot read {path} ({reason}). Correct its name in the configuration.") from error
+        raise InputError(
+            f"jointspace cannot read {path} ({reason}). Correct the name of the file in the configuration."
+        ) from error

@@ -307,7 +307,7 @@ def _retarget(fault: FaultyFile, vouched: Mapping[Path, Path]) -> FaultyFile:
     """
     target = fault.target
     seen = set()
-    # Forged records may vouch for each other.
+    # Forged records may vouch for each other, so no target is visited twice.
     while target is not None and target in vouched and target not in seen:
         seen.add(target)
         target = vouched[target]

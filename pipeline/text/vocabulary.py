@@ -275,7 +275,7 @@ def build_vocabulary(sentences: Iterable[str], settings: TermSettings, **sizes: 
 
     The sentences may be read twice, so `sentences` must not be an iterator.
     """
-    from pipeline.text.counting import count_terms  # It imports pyarrow, which queries do not need.
+    from pipeline.text.counting import count_terms  # Queries do not need this import of pyarrow.
 
     with TemporaryDirectory(prefix="jointspace-counts-") as folder:
         return learn_vocabulary(lambda chosen: count_terms(sentences, chosen, Path(folder)), settings, **sizes)

@@ -113,7 +113,7 @@ def _sizes(parts: Sequence[bytes], source: str) -> tuple[int, int]:
     if any(len(part) > MAX_SIZE_DIGITS for part in parts) or not 1 <= int(parts[1]) <= MAX_DIM:
         raise InputError(
             f"{source} begins with an impossible count of words or number of dimensions (at most {MAX_DIM}). Download"
-            " it again."
+            " the file again."
         )
     return int(parts[0]), int(parts[1])
 
@@ -227,7 +227,7 @@ def train_vectors(
             " set word_vectors.source to random."
         )
     sizes = {"vector_size": dim, "window": WINDOW, "min_count": 1, "sample": 1e-4, "sg": int(predicts == "context")}
-    model = Word2Vec(Corpus(), **sizes, workers=1, epochs=EPOCHS, seed=seed + 1)  # gensim does not accept a seed of 0
+    model = Word2Vec(Corpus(), **sizes, workers=1, epochs=EPOCHS, seed=seed + 1)  # gensim does not accept the seed 0.
     table = np.tile(model.wv.vectors.mean(axis=0), (len(terms) + 1, 1))
     table[[int(str(word)) for word in model.wv.index_to_key]] = model.wv.vectors
     return table.astype(np.float32)

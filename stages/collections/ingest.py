@@ -125,7 +125,7 @@ def ingest(run: StageRun, job: Job, processes: int | None = None, check_splits: 
     longest = settings.max_sentence_chars
     memory = settings.memory_gb
     with closing(Intake(longest, settings.kept_columns, spill, folder, [*asked, *decided], memory, removed)) as intake:
-        # Vectors without photos are divided into splits by name, because their hashes change with their encoder.
+        # Vectors without photos are divided into splits by name, because the hash of a vector changes with its encoder.
         assembly = Assembly(intake.add(records), by_name=folder is None, draw=settings.draw)
         if check_splits:
             require_splits(run.config, assembly.splits)

@@ -117,7 +117,7 @@ def command(
         splits = assembly.splits
         if not splits:
             rejects = (_describe(one.file, one.row, one.reason) for one in intake.rejects)
-            reason = next(chain(missing, rejects, ["its lists name no photo"]))
+            reason = next(chain(missing, rejects, ["the lists in this folder name no photo"]))
             raise InputError(f"{found.root} has no photo that can be used: {reason}")
         seen = {
             "root": str(found.root),
@@ -564,6 +564,7 @@ def _name_network(weights: Path) -> str:
     named = NETWORKS.match(weights.name.lower().replace("-", "_"))
     if named is None:
         raise UsageError(
-            f"The name of {weights} does not begin with the name of a network. Name it, as in: --architecture resnet50"
+            f"The name of {weights} does not begin with the name of a network. Name the network, as in: --architecture"
+            " resnet50"
         )
     return named[0]

@@ -85,5 +85,7 @@ def command(
     elif output is not None and root is None:
         run = Run(output, load(config_path).model_copy(update={"data_root": str(output)}))
     else:
-        raise UsageError("Give either --run RUN or --output FOLDER.")
+        raise UsageError(
+            "make-demo needs either --run RUN or --output FOLDER, and not both. Give one of these options."
+        )
     run_stage(run, make_demo, processes=processes)

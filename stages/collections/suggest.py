@@ -35,7 +35,10 @@ def command(source: Path, count: int, output: Path, seed: int) -> None:
         raise UsageError(f"{existing[0]} exists already. Name another folder with --output, or move this file away.")
     vectors, names, captioned = _read_vectors(source)
     if unusable := [name for name in names if "\t" in name or len(name.splitlines()) != 1]:
-        raise InputError(f"The list cannot have the photo {unusable[0]!r}. Rename the file without tabs and line ends.")
+        raise InputError(
+            f"The file name of the photo {unusable[0]!r} has a tab or a line end, so the photo cannot be in the list."
+            " Rename the file."
+        )
     chosen = choose_photos(vectors, count, seed, captioned)
     rows = [(names[row], split) for split, numbers in chosen._asdict().items() for row in numbers]
     output.mkdir(parents=True, exist_ok=True)
@@ -77,8 +80,8 @@ def _read_vectors(source: Path) -> "tuple[dict[str, np.ndarray], list[str], np.n
     run = Run(source)
     if run.manifest.images["member"].null_count < run.manifest.n_images:
         raise UsageError(
-            f"The photos of {source} are inside tar or Parquet files. A captions.tsv next to them is not read. Call"
-            " jointspace.suggest in Python with the features of the run."
+            f"The photos of {source} are inside tar or Parquet files. A captions.tsv next to these files is not read."
+            " Call jointspace.suggest in Python with the features of the run."
         )
     ids = np.arange(run.manifest.n_images)
     encoders = [entry.name for entry in run.config.encoders]

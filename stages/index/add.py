@@ -63,8 +63,8 @@ def command(index: Path, source: Path, output: Path | None) -> None:
                     total, new = _add_index(change, source, removed)
                 else:
                     raise UsageError(
-                        f"{source} is an index, so its photos are added to {index} only. Add the folder or the table of"
-                        " the photos instead to add them to all indexes of the run."
+                        f"{source} is an index, so its photos can be added only to {index}. To add the photos to all"
+                        " indexes of the run, add the folder or the table of the photos instead."
                     )
             except JointspaceError as error:
                 if folder == index:
@@ -72,8 +72,8 @@ def command(index: Path, source: Path, output: Path | None) -> None:
                 log.warning("The photos were not added to %s: %s", folder, error)
                 continue
             log.info(
-                "added %d of %s of %s%s", new, counted(total, "photo"), source,
-                f"; {folder} already has {'the others' if new else 'them'}" if total > new else f" to {folder}",
+                "The command has added %d of %s of %s to %s.%s", new, counted(total, "photo"), source, folder,
+                f" The index already has {'the others' if new else 'all of them'}." if total > new else "",
             )  # fmt: skip
     for folder in [output] if output else folders:
         prepare_text_index(folder)
@@ -93,7 +93,7 @@ def _add_photographs(change: "Change", source: Path, removed: Set[str], sample: 
     from stages.catalogue import declared
 
     folder = added_run(change.root, source)
-    if sample and not folder.exists():  # The other index has encoded the same photos, so their features are reused.
+    if sample and not folder.exists():  # The features of these photos were computed for another index.
         folder.mkdir(parents=True)
         with suppress(OSError):
             os.link(sample / RECORD, folder / RECORD)
@@ -129,9 +129,9 @@ def _report_left_out(change: "Change", shards: "Sequence[IndexShard]", manifest:
     digests = dict(enumerate(manifest.images["sha256"].to_pylist()))
     if gone := len(digests) - total:
         log.info(
-            "%s does not get %s, because `jointspace remove` removed them before.",
+            "Photos that `jointspace remove` has removed from %s were not added again (number of these photos: %d).",
             change.home,
-            counted(gone, "photo"),
+            gone,
         )
     known = photo_digests(shards).intersection(digests.values())
     lost = _hash_captions(digests, known, manifest.sentences.to_batches(BATCH_ROWS))
@@ -140,10 +140,10 @@ def _report_left_out(change: "Change", shards: "Sequence[IndexShard]", manifest:
         lost -= _hash_captions(digests, known, shard.packed_table("sentences").groups(["image_id", "text"]))
     if lost:
         log.warning(
-            "%s: %s skipped, because the index already has their photos with other captions. Searches cannot find the"
-            " skipped captions. To change this, add them to the collection of the run, and run it again with"
-            " `jointspace run CONFIG`.",
-            change.home, counted(len(lost), "caption"),
+            "Captions were not added to %s, because the index already has their photos with other captions (number of"
+            " these captions: %d). Searches cannot find these captions. To change this, add the captions to the"
+            " collection of the run, and repeat `jointspace run CONFIG`.",
+            change.home, len(lost),
         )  # fmt: skip
 
 
@@ -182,7 +182,7 @@ def _add_index(change: "Change", source: Path, removed: Set[str]) -> tuple[int, 
         index = StoredIndex([shard])
         for modality in MODALITIES:
             if shard.card.index_of(modality):
-                open_gallery(index, modality)  # raises an error for a damaged or foreign index
+                open_gallery(index, modality)  # This call raises an error for a damaged or foreign index.
         photographs = photo_digests([shard])
         total += len(photographs)
         if not photographs <= known:

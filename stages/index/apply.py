@@ -47,7 +47,7 @@ def command(
     with hold(Layout(output).index(model).path):  # `add` and `remove` cannot change the index while it is locked.
         shard = apply_index(declared(), index_folder, photographs, output, name, changes)
         prepare_text_index(output)
-    assert shard is not None  # `ingest` refuses a folder without a readable photo
+    assert shard is not None  # `ingest` refuses a folder without a readable photo.
     count = shard.card.images.count if shard.card.images else 0
     logging.getLogger(__name__).info("The index in %s has %d photos", output, count)
     if as_json:

@@ -100,7 +100,7 @@ def build_index(run: StageRun, job: Job, index_shard: str) -> None:
     folder = run.layout.index(model).path
     every = [folder if count == 1 else numbered(folder, each) for each in range(count)]
     # If the index has one shard, this job holds the lock of the index already. Otherwise the jobs of the shards can
-    # reach this line in any order and at the same time. Only the job that completes the index then does the rest.
+    # reach this line in any order and at the same time. Only the job that completes the index runs the code below.
     with hold(folder, wait=True) if job.path != folder else nullcontext():
         if _is_complete(Run(run.root, run.config), model):
             # Shards of an earlier value of index.bundles are removed. Other files in the folder are kept.

@@ -32,7 +32,8 @@ def command(index: Path, pairs: Path, ask: bool, seed: int) -> None:
         coverage = calibrate_index(change, pairs, seed).coverage
     log = logging.getLogger(__name__)
     log.info(
-        "%s: the line below the likely matches was set so that %.0f%% of searches have the right photo above it.",
+        "%s: the line below the likely matches was set so that %.0f%% of searches have the right photo above this"
+        " line.",
         index,
         100 * coverage,
     )

@@ -40,7 +40,9 @@ def command(
     if (kind is None) != (output is None) or (output is None and recipe is None):
         raise UsageError("Pass --to and --output for the vectors, or --recipe, or all three.")
     if (code or dims) and kind != "faiss":
-        raise UsageError("The options --type and --dims need --to faiss. Add --to faiss, or leave them out.")
+        raise UsageError(
+            "The options --type and --dims need --to faiss. Add --to faiss, or leave out --type and --dims."
+        )
     if recipe is not None:
         from pipeline.run.reading.recipe import export_recipe
 
@@ -53,4 +55,4 @@ def command(
         with hold(output):
             counts = export(index_folder, kind, output, code or "pq32", dims)
         contents = " and ".join(f"{count} {modality}" for modality, count in counts.items())
-        log.info("%s are in %s", contents, output)
+        log.info("The vectors of %s are in %s", contents, output)

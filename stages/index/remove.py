@@ -87,12 +87,13 @@ def command(
     for place in [output] if output else places:
         prepare_text_index(place)
     listed = printable(some([photo.shown for photo in found], MAX_LISTED_PHOTOS))
-    log.info("%s removed from %s: %s", counted(len(found), "photo"), ", ".join(map(str, places)), listed)
+    removed = counted(len(found), "photo")
+    log.info("The command has removed %s from %s: %s", removed, ", ".join(map(str, places)), listed)
     say_next(lambda: search_command(output or index))
     if unmet:
         raise RejectLimitError(
-            f"{counted(len(unmet), 'name')} did not match exactly one photo of {index}{which} The other photos were"
-            " removed."
+            f"{counted(len(unmet), 'name')} did not match exactly one photo of {index}{which} The photos of the"
+            " other names were removed."
         )
 
 
@@ -151,8 +152,8 @@ def _remove(changes: "Sequence[Change]", found: list[StoredPhoto]) -> list[Path]
     for change, gone in zip(changes, photos, strict=True):
         if gone and len(gone) == sum(1 for _ in photos_of(change.index)):
             raise InputError(
-                f"These are all {counted(len(gone), 'photo')} of {change.home}, so the index would be empty. To"
-                " remove the whole index, delete this folder."
+                f"Nothing was removed, because the command would remove all {counted(len(gone), 'photo')} of"
+                f" {change.home}. To remove the whole index, delete this folder."
             )
     for change in changes:
         _list_removed(change, [photo for photo in found if photo.whole in paths])

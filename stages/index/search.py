@@ -81,7 +81,10 @@ class Query:
         if self.image_path is None and (self.similar or self.text is not None):
             raise UsageError("--similar and --text need a photo. Add --image FILE.")
         if is_changed and (self.similar or self.text is not None):
-            raise UsageError("--minus and --plus cannot be used together with --similar or --text. Leave out either.")
+            raise UsageError(
+                "--minus and --plus cannot be used together with --similar or --text. Leave out --minus and --plus, or"
+                " leave out --similar and --text."
+            )
         if self.where is not None and not self.where.strip():
             raise UsageError(
                 "The condition of --where is empty. Leave --where out, or write a condition: --where 'price < 20'."
@@ -179,7 +182,7 @@ def command(
     query = Query(sentence, **options)
     query.check(queries_path, batch_path)
     if config_path is not None:
-        loading.load(config_path)  # a wrong configuration is an error, also if the query does not need it
+        loading.load(config_path)  # A query that needs no configuration must still report an error in the file.
     index = open_index(*(folders or [only_index(EXAMPLE)]), run=root, skip_verified=not verify)
     searcher = Searcher(index)
     if path:
@@ -190,7 +193,9 @@ def command(
         click.echo("This index has no captions. These are similar photos instead.", err=True)
     hits = find(searcher, query, config_path)
     if not hits.matched and (ignored := searcher.ignored(*query.words)):
-        click.echo(printable(f"ignored, unknown to this model: {spell(ignored)}"), err=True)
+        click.echo(
+            printable(f"The search ignored these words, which the model does not know: {spell(ignored)}"), err=True
+        )
     if hits.judgement and hits.judgement.warning:
         click.echo(hits.judgement.warning, err=True)
     if query.sentence is not None and (missing := explain_missing_line(index, shlex.quote(str(index.folder)))):
@@ -324,7 +329,9 @@ def _answer_each(searcher: "Searcher", path: Path, query: Query, as_json: bool) 
         click.echo(printable(sentence) if number == 0 else f"\n{printable(sentence)}")
         if answer.judgement and answer.judgement.warning:
             click.echo(f"      {answer.judgement.warning}")
-        if remark := answer.error or (ignored and f"ignored, unknown to this model: {spell(ignored)}"):
+        if remark := answer.error or (
+            ignored and f"The search ignored these words, which the model does not know: {spell(ignored)}"
+        ):
             click.echo(printable(f"      {remark}"))
         _print_table(answer, searcher.index)
     if failed:
@@ -350,7 +357,9 @@ def _encode(image_path: Path, searcher: "Searcher", config_path: Path | None) ->
     try:
         data = image_path.read_bytes()
     except OSError as error:
-        raise InputError(f"Cannot read {image_path} ({error.strerror}). Give another photo with --image.") from error
+        raise InputError(
+            f"jointspace cannot read {image_path} ({error.strerror}). Give another photo with --image."
+        ) from error
     if searcher.multi_vector:
         return data
     limits = ImageLimits.from_settings(loading.load(config_path).collection)
@@ -358,7 +367,7 @@ def _encode(image_path: Path, searcher: "Searcher", config_path: Path | None) ->
         stored = searcher.stored_encoders()
         opened = thread.submit(
             lambda: {name: encoder.open() for name, encoder in stored.items()}
-        )  # The encoders are opened while the photo is decoded, because both take about as long.
+        )  # The encoders are opened while the photo is decoded, because these two steps take about equally long.
         try:
             image = decode(data)
         except InputError as error:

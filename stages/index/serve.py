@@ -154,9 +154,9 @@ def serve(options: ServeOptions) -> None:
     image_limits = ImageLimits.from_settings(settings.collection)
     upload_limits = replace(image_limits, max_pixels=settings.serve.max_upload_pixels)
     check = ImageProcess(partial(check_header, limits=upload_limits), "serve.max_upload_pixels")
-    uploads = decoding_process(image_limits)  # These processes end with this process.
+    uploads = decoding_process(image_limits)  # The decoding processes end together with the server.
     thumbnails = decoding_process(image_limits)
-    logging.getLogger("python_multipart").setLevel(logging.ERROR)  # Its warnings about malformed forms are not shown.
+    logging.getLogger("python_multipart").setLevel(logging.ERROR)  # Warnings about malformed forms fill the log.
     with _listen(options.host, options.port) as listener:
         bound, port = listener.getsockname()[:2]
         hosts = trusted_hosts(options.host, bound, options.allowed)
@@ -208,7 +208,8 @@ def serve(options: ServeOptions) -> None:
             others = len(review.pairs) - review.probable
             place = f"http://{in_address(options.host)}:{port}/review"
             log.info(
-                "The audit found %d probably wrong pairs of a photo and captions, and %d others. Review them at %s",
+                "The audit found %d pairs of a photo and captions that are probably wrong, and %d other pairs. Review"
+                " the pairs at %s",
                 review.probable, others, place,
             )  # fmt: skip
         if ANY_HOST in hosts:
@@ -232,7 +233,9 @@ def _listen(host: str, port: int) -> socket.socket:
         )
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise UsageError(f"Cannot listen on {host} port {port} ({reason}). Choose another --port or --host.") from error
+        raise UsageError(
+            f"The server cannot listen on {host} port {port} ({reason}). Choose another --port or --host."
+        ) from error
 
 
 def _stamp(folder: Path) -> tuple[tuple[int, ...], ...] | None:
@@ -316,8 +319,8 @@ def _open_gallery(
     photos = images_root or Path(index.card.data_root)
     if not photos.exists():
         log.warning(
-            "%s: the folder of the photos, %s, does not exist, so the photos are not shown. If it was moved, give"
-            " its new path: jointspace serve %s --data-root FOLDER",
+            "%s: the folder of the photos, %s, does not exist, so the photos are not shown. If the folder was"
+            " moved, give its new path: jointspace serve %s --data-root FOLDER",
             folder, photos, shlex.quote(str(folder)),
         )  # fmt: skip
     hidden = (

@@ -64,7 +64,7 @@ def _keys(config: "Config", pairs: str) -> dict[str, object]:
 
 def _reads(config: "Config", layout: Layout, pairs: str) -> Inputs:
     return {
-        # The fold of an image depends on the number of images of its split in all shards, not only in its own.
+        # The fold of an image depends on the number of images of its split in all shards.
         "manifest": layout.manifest if pairs.startswith(STUDY) and config.study.folds > 1 else None,
         "texts": _texts(config, layout, pairs),
         "features": feature_shards(_encoders(config, pairs), layout),

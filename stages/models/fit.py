@@ -154,7 +154,7 @@ def _report(model: str, tuned: "Tuned", pairs: float, dev_images: int) -> None:
     log.info("The mean correlation of the training pairs is %.3f", tuned.train_correlations.mean())
     if edges := choices_at_edges(training_log["trials"], training_log["chosen"]):
         log.warning(
-            "%s: the value that is best on dev is at the end of its grid: %s. Add values beyond it to the grid.",
+            "%s: the value that is best on dev is at the end of its grid: %s. Add values beyond this end to the grid.",
             model,
             " and ".join(edges),
         )

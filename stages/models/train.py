@@ -142,7 +142,7 @@ def train(run: StageRun, job: Job, model: str) -> None:
     count = trained.log["pairs"]
     if base:
         log.info(
-            "%s was trained on %d pairs for %d epochs, as many as were best for %s",
+            "%s was trained on %d pairs for %d epochs, because this number of epochs was best on dev for %s",
             model,
             count,
             settings.epochs,

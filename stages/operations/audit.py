@@ -96,7 +96,7 @@ def command(root: Path, exclude: Path | None, rate: float) -> None:
     elif run.manifest.n_images < MIN_PHOTOS_FOR_ESTIMATE:
         click.echo(
             f"With fewer than {MIN_PHOTOS_FOR_ESTIMATE:,} photos, more of the listed captions can be right than --rate"
-            " says. Look at each of them."
+            " says. Look at each listed caption."
         )
     if decisions:
         counts = Counter(decisions.values())
@@ -104,18 +104,19 @@ def command(root: Path, exclude: Path | None, rate: float) -> None:
         click.echo(f"{len(decisions):>7,}  pairs with a decision, which are not listed again: {decided}")
         if missing := _count_missing(run.manifest, decisions):
             pairs = counted(missing, "right or unsure pair")
-            log.warning("%s has %s that the collection no longer has. You can delete these rows.", path, pairs)
+            log.warning("The collection no longer has %s of %s. You can delete the rows of these pairs.", pairs, path)
     if exclude:
         with hold(exclude):
             publish_text(exclude, "".join(f"{line}\n" for line in _exclusions(_probable(table, decisions), rate)))
         click.echo(
-            f"wrote {exclude}. Less reliable findings are comments (#) in it. Check its lines, and set the key"
-            " collection.takedown to its path. The next run then leaves out these photos and captions."
+            f"The list {exclude} was written. Less reliable findings are comments (#) in this list. Check the lines,"
+            " and set the key collection.takedown to the path of the list. The next run then leaves out the photos and"
+            " captions on the lines without #."
         )
     if run.layout.report.path.exists():
         try:
             run_stage(Run(root), declared()["report"], again=True)
-        except IntegrityError as error:  # raised, for example, if `remove` has changed an index of the run
+        except IntegrityError as error:  # For example, `remove` has changed an index of the run.
             rerun = shlex.join(["jointspace", "run", str(run.layout.config)])
             log.warning("The report does not show the findings yet: %s Make the report with `%s`.", error, rerun)
         else:

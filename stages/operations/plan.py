@@ -88,8 +88,8 @@ def plan(target: Path | None, images: float | None, sentences: float | None, sam
     if collection is None:
         if images is None:
             raise UsageError(
-                f"data_root {chosen.data_root} does not exist. Correct it in {target}, or give the number of photos:"
-                f" jointspace plan {shlex.quote(str(target))} --photos 1000"
+                f"data_root {chosen.data_root} does not exist. Correct this key in {target}, or give the number of"
+                f" photos: jointspace plan {shlex.quote(str(target))} --photos 1000"
             )
         collection = Collection(1, 1, draw_photographs(sample))
     photos = collection.images if images is None else round(images)
@@ -143,7 +143,7 @@ def _read_collection(config: "Config", sample: int) -> Collection:
     root = Path(config.data_root)
     settings = config.collection
     options = Options.from_settings(settings)
-    log.info("counting the photos in %s", root)
+    log.info("The photos in %s are being counted", root)
     records = tqdm(formats.read(settings.format, root, options), "read", unit=" records", disable=None)
     folder = None if settings.format == FORMAT else CollectionFolder(root, options)
     with closing(Intake(settings.max_sentence_chars, (), folder=folder, gigabytes=settings.memory_gb)) as intake:
@@ -191,7 +191,7 @@ def measure(run: Run, sample: Sample) -> "Iterator[tuple[str, Speed]]":
             encoder = entry.spec.load().prepare(untrained, encoder_material(run, untrained))
         else:
             continue
-        log.info("measuring the encoder %s with %d photos", entry.name, len(sample.photographs))
+        log.info("The speed of the encoder %s is being measured with %d photos", entry.name, len(sample.photographs))
         extractor = encoder.extractor(settings.device, settings.extract.precision, run.batch_size)
         view = extractor.view
         assert view is not None
@@ -208,7 +208,7 @@ def measure(run: Run, sample: Sample) -> "Iterator[tuple[str, Speed]]":
         processes = max(1, min(runtime.threads(), run.decoders))
         decoding = (perf_counter() - start) / processes
         batches = [pictures[first : first + run.batch_size] for first in range(0, len(pictures), run.batch_size)]
-        dim = extractor(batches[0]).shape[1]  # The first pass is slower, because it chooses kernels. It is not timed.
+        dim = extractor(batches[0]).shape[1]  # The first pass also chooses kernels, so it is not timed.
         start = perf_counter()
         for batch in tqdm(batches, f"encode with {entry.name}", unit=" batches", disable=None):
             extractor(batch)
@@ -271,6 +271,8 @@ def doctor(config_path: Path | None, folder: Path | None, as_json: bool) -> None
         remedy = f" -> {finding.remedy}" if finding.remedy else ""
         say(f"{finding.mark:4} {finding.what:14} {finding.found}{remedy}")
     if missing:
-        click.echo(f"missing: {', '.join(missing)}. The lines above that begin with MISS say what to do.", err=True)
+        click.echo(
+            f"The checks of {', '.join(missing)} failed. The lines above that begin with MISS say what to do.", err=True
+        )
         sys.exit(1)
     click.echo("All required libraries are installed.")

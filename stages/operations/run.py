@@ -153,20 +153,22 @@ def migrate(
             _migrate_files(Path(old), Path(new), texts, output)
         return
     missing = [name for name in (old, new) if Path(name).suffix and not Path(name).exists()]
-    if missing and not config_path:  # With CONFIG, OLD and NEW are names of encoders, which may have a dot like files.
+    if missing and not config_path:  # With CONFIG, OLD and NEW name encoders, and may have a dot.
         raise UsageError(
             f"The file {missing[0]} does not exist. Correct the path, or give the names of two encoders and the"
             " configuration of their run: jointspace migrate OLD NEW CONFIG"
         )
     if texts or output:
-        raise UsageError("--texts and --output are only for files of vectors. Leave them out to migrate a run.")
+        raise UsageError(
+            "--texts and --output are only for files of vectors. To migrate a run, leave out both options."
+        )
     config = loading.load(config_path)
     inputs = {encoder.name: encoder.spec.reads for encoder in config.encoders}
     encoders = [name for name, reads in inputs.items() if reads == "pixels"]
     if new not in inputs:
         raise UsageError(
-            f"The configuration has no encoder {new}. {meant(new, encoders)}Add it to the key `encoders` and to the"
-            " models that will use it."
+            f"The configuration has no encoder {new}. {meant(new, encoders)}Add this encoder to the key `encoders` and"
+            " to the models that will use it."
         )
     if new not in encoders:
         raise UsageError(
@@ -181,7 +183,7 @@ def migrate(
     if not opened.layout.features(old).part(0).exists():
         there = sorted(path.name for path in opened.layout.features(old).folder.parent.glob("*") if path.name != new)
         raise UsageError(
-            f"{opened.root} has no features of the encoder {old}. {meant(old, there)}It has features of:"
+            f"{opened.root} has no features of the encoder {old}. {meant(old, there)}The run has features of:"
             f" {', '.join(there) or 'no encoder'}."
         )
     run_workflow(config_path, cores=cores, changes={"extract": {"mapped": {new: old}, "mapping_images": images}})
@@ -254,7 +256,9 @@ def run_workflow(
     root = Path(chosen.data_root)
     if not (chosen.demo.generate or root.exists()):
         beside = (str(one) for one in root.parent.glob("*") if one.is_dir())
-        raise UsageError(f"data_root {root} does not exist. {meant(str(root), beside)}Correct it in {config_path}.")
+        raise UsageError(
+            f"data_root {root} does not exist. {meant(str(root), beside)}Correct data_root in {config_path}."
+        )
     require_all(Run(folder, chosen), declared())
     words = [sys.executable, "-m", "snakemake", "-s", str(find_snakefile()), "--cores", str(cores or runtime.threads())]
     output = folder / "run.log"
@@ -279,7 +283,7 @@ def run_workflow(
             say(line)
     if (warnings := warnings_of(folder)) and not any(map(RUNS_NOTHING.fullmatch, further)):
         raise RejectLimitError(
-            f"The run is complete, with {counted(len(warnings), 'warning')}. The first: {warnings[0]}"
+            f"The run is complete, with {counted(len(warnings), 'warning')}. The first warning is: {warnings[0]}"
         )
 
 
@@ -308,7 +312,8 @@ def _watch(words: list[str], log: Path, shown: bool) -> int:
     with open(log, "wb") as output, closing(_Progress(log.parent / "benchmarks", shown)) as progress:
         process = subprocess.Popen(
             words, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True,
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # An ignored SIGINT would be inherited.
+            # Otherwise Snakemake would inherit an ignored SIGINT.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )  # fmt: skip
         try:
             for line in _follow(log, process):

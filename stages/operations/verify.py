@@ -61,7 +61,10 @@ def verify(run: Path, sweep: bool, quick: bool, as_json: bool) -> None:
     if as_json:
         click.echo(printable_json(asdict(found), str))
     else:
-        fates = {True: "removed" if sweep else "its process has ended; --sweep removes it", False: "being written"}
+        fates = {
+            True: "removed" if sweep else "the process that wrote this file has ended; --sweep removes the file",
+            False: "being written",
+        }
         former = "made with an earlier configuration; nothing uses it, so you can delete it"
         lines = [f"{path}: temporary, {fates[orphan]}" for path, orphan in found.temporaries.items()]
         lines += [f"{fault.path}: {fault.reason}" for fault in found.faults]
@@ -72,13 +75,13 @@ def verify(run: Path, sweep: bool, quick: bool, as_json: bool) -> None:
     log.info("%d files were checked, and %d files cannot be used", found.checked, len(found.faults))
     if found.unvouched:
         log.info(
-            "No commit record has the checksums of some files, so they were not checked: %d files, such as %s",
+            "%d files, such as %s, were not checked, because no commit record has the checksums of these files",
             len(found.unvouched),
             found.unvouched[0],
         )
     if found.unfinished:
         log.info(
-            "Files of unfinished stages are checked when the stage resumes: %d files, such as %s",
+            "%d files of unfinished stages, such as %s, were not checked. They are checked when the stage resumes",
             len(found.unfinished),
             found.unfinished[0],
         )
@@ -108,7 +111,7 @@ def _add_unsearchable(run: Path, found: "Examination") -> None:
         except IntegrityError as error:
             remade = Layout(run).manifest.commit.exists() and ADDED not in card.relative_to(run).parts
             found.faults.append(FaultyFile(card, f"refused by search: {error}", card if remade else None))
-        except (UsageError, InputError):  # The index is intact, but this machine lacks something that it needs.
+        except (UsageError, InputError):  # The index is intact, but needs something that this machine lacks.
             continue
 
 
@@ -187,7 +190,7 @@ def explain(run: Path, image: str, as_json: bool) -> None:
     from pipeline.storage.verify import find_image, find_rejects, trace
 
     require_order(run, [image], is_run, "explain")
-    RUN.convert(run, None, None)  # raises UsageError if `run` is a configuration file
+    RUN.convert(run, None, None)  # This call raises UsageError if `run` is a configuration file.
     found, left_out = [], run / "rejects.jsonl"  # `left_out` exists only if the whole collection was refused.
     if (manifest_file := Layout(run).manifest.commit).exists():
         manifest = Manifest(manifest_file.parent)

@@ -348,8 +348,8 @@ def evaluate_descriptions(run: StageRun, job: Job, generator: str, subject: str)
     judged = [pair for pair in zip(described, references, strict=True) if pair[0]["sentences"] and pair[1]]
     if not judged:
         raise UsageError(
-            f"No caption or noun phrase by a person belongs to the images or boxes of {path}, so its captions cannot be"
-            " scored. Correct the file of phrases.names, or parse the captions."
+            f"No caption or noun phrase by a person belongs to the images or boxes of {path}, so the generated captions"
+            " cannot be scored. Correct the file of phrases.names, or parse the captions."
         )
     best = [image["sentences"][0] for image, _ in judged]
     candidates = [sentence["text"].split(" ") for sentence in best]

@@ -81,7 +81,7 @@ def command(runs: tuple[Path, ...], output: Path, split: str, protocol: str) -> 
     about = {"rows": rows, "reference": systems[0], "split": split, "protocol": protocol, "warnings": warnings}
     publish_text(output, render_page("compared.html", **about))
     click.echo(compared_as_text(rows))
-    click.echo(f"wrote {printable(output)}, a page with the same figures")
+    click.echo(f"The page {printable(output)} was written, and has the same figures.")
     for warning in warnings:
         log.warning(warning)
 
@@ -131,5 +131,5 @@ def _read_figures(path: Path) -> "list[ComparedSystem]":
             " table as UTF-8."
         ) from None
     except OSError as error:
-        raise InputError(f"Cannot read {path} ({error.strerror}). Give another table.") from error
+        raise InputError(f"jointspace cannot read {path} ({error.strerror}). Give another table.") from error
     return systems

@@ -83,7 +83,10 @@ def command(
     if as_json:
         click.echo(printable_json({"queries": list(judged), "results": results}))
         return
-    click.echo(f"Queries with judgements: {len(judged):,} of {len(topics):,}. Means over them, with 95% intervals:")
+    click.echo(
+        f"{len(judged):,} of {len(topics):,} queries have judgements. The means over these queries, with 95%"
+        " intervals, are:"
+    )
     for result in results:
         click.echo(printable(result["index"]))
         for name, value in result["measures"].items():
@@ -147,12 +150,13 @@ def _by_photo(index: "StoredIndex", qrels: "Qrels") -> "Qrels":
         example = f"{unknown[0]!r}{reasons.get(unknown[0]) or ' is not the name of one photo'}"
         if len(unknown) == len(names):
             raise InputError(
-                f"{index.folder} has none of the {len(names)} judged photos: {example}. Write the names of the photos"
-                " as `jointspace search` prints them, or their ids, such as id:12."
+                f"{index.folder} has none of the {len(names)} judged photos. For example, {example}. Write the names of"
+                " the photos as `jointspace search` prints them, or their ids, such as id:12."
             )
         log.warning(
-            "%s: judged photos that are unknown, and count as not found: %d of %d, such as %s. Correct these names.",
-            index.folder, len(unknown), len(names), printable(example),
+            "%d of %d judged photos are treated as not found, because each of their names does not mean exactly one"
+            " photo of %s. For example, %s. Correct these names.",
+            len(unknown), len(names), index.folder, printable(example),
         )  # fmt: skip
     judged: Qrels = {}
     for query, grades in qrels.items():

@@ -43,8 +43,8 @@ def _treebank(config: "Config") -> dict[str, Path]:
     named = config.parse.treebank.model_dump()
     if missing := [part for part, name in named.items() if name is None]:
         raise UsageError(
-            f"The key parse.treebank.{missing[0]} is null. Set it to the name of a CoNLL-U file in weights_root, or"
-            " name a trained spaCy pipeline in parse.pipeline."
+            f"The key parse.treebank.{missing[0]} is null. Set this key to the name of a CoNLL-U file in weights_root,"
+            " or name a trained spaCy pipeline in parse.pipeline."
         )
     return {part: Path(config.weights_root) / name for part, name in named.items()}
 
@@ -185,8 +185,10 @@ def parse(run: StageRun, jobs: Iterator[ShardJob]) -> Iterator[int]:
         written = "".join(conllu), "".join(brackets), len(texts)
         write_parses(job.path, *written, provenance=job.provenance, details=details)
         for fallback in fallbacks[:MAX_LOGGED]:
-            stored = "It is stored as a chain of its words."
-            log.warning("caption %d was not parsed: %s. %s", fallback["sentence_id"], fallback["reason"], stored)
+            log.warning(
+                "The caption with the sentence_id %d is stored as a chain of its words, because it was not parsed: %s",
+                fallback["sentence_id"], fallback["reason"],
+            )  # fmt: skip
         log.info(
             "This shard has %d captions, of which %d were not parsed and are stored as chains of their words",
             len(texts),
@@ -231,7 +233,7 @@ def _run_spacy(run: StageRun) -> Engine:
     from pipeline.text.tree_conversions import fall_back
 
     name, _ = _spacy_pipeline(run)
-    load_parser(name)  # Worker processes load the parser, too. Here, an error is raised before they start.
+    load_parser(name)  # The workers load the parser, too. This call raises an error before they start.
 
     def engine(rows: "ShardRows", texts: list[str]) -> "Iterator[Parsed]":
         batches = [texts[at : at + BATCH_CAPTIONS] for at in range(0, len(texts), BATCH_CAPTIONS)]

@@ -134,7 +134,7 @@ def test_command_measures_an_index(index: Path, tmp_path: Path) -> None:
     assert first["measures"]["R@10"]["mean"] == 0.75 and first["measures"]["R@10"]["minus_first"] is None
     assert second["measures"]["R@10"]["minus_first"] == {"difference": 0, "ci95": [0, 0]}
     text = evaluate(tmp_path, topics, qrels, index)
-    assert text.startswith("Queries with judgements: 2 of 2.") and "R@10     0.750 (" in text
+    assert text.startswith("2 of 2 queries have judgements.") and "R@10     0.750 (" in text
 
 
 def test_command_counts_what_it_cannot_use(index: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -144,15 +144,16 @@ def test_command_counts_what_it_cannot_use(index: Path, tmp_path: Path, caplog: 
         value = json.loads(evaluate(tmp_path, topics, qrels, index, "--json", "--no-match-text"))
     assert value["queries"] == ["q1", "q2", "q4"]
     assert value["results"][0]["queries"]["R@10"] == [1, 0, 0]
-    assert "judged photos that are unknown, and count as not found: 1 of 2, such as 'gone.png'" in caplog.text
+    assert "1 of 2 judged photos are treated as not found, because" in caplog.text
+    assert "For example, 'gone.png'" in caplog.text
     assert "query q2 counts as 0, because " in caplog.text
-    assert "judgements: 3 of 4." in evaluate(tmp_path, topics, qrels, index)
+    assert "3 of 4 queries have judgements." in evaluate(tmp_path, topics, qrels, index)
 
 
 @pytest.mark.parametrize(
     ("qrels", "message"),
     [
-        ("q1 0 gone.png 1\n", "has none of the 1 judged photos: 'gone.png'"),
+        ("q1 0 gone.png 1\n", "has none of the 1 judged photos. For example, 'gone.png'"),
         ("other 0 dog-0.png 1\n", "Use the same ids of queries in both files"),
         ("q1 0 dog-0.png 1\nq1 0 id:0 2\n", "'id:0' has two grades for the query 'q1'"),
     ],

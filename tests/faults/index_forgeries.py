@@ -395,7 +395,7 @@ UNFIT_INDEXES: dict[str, tuple[str, Callable[[faiss.Index], None], str]] = {
     "another metric inside": ("IVF2,Flat", lambda index: _set("metric_type", 1)(index.quantizer), "quantizer metric"),
     "other codes": ("SQ8", lambda index: _set("qtype", faiss.ScalarQuantizer.QT_4bit)(index.sq), "images.faiss"),
     "lists within lists": (
-        "IVF2(IVF2,Flat),Flat", lambda index: None, "contains an IndexIVFFlat, which jointspace does not use there",
+        "IVF2(IVF2,Flat),Flat", lambda index: None, "contains an IndexIVFFlat at a position where",
     ),
     "endless refinement": ("SQ8,RFlat", _set("k_factor", 1e9), "images.faiss"),
 }  # fmt: skip

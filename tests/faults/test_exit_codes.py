@@ -70,7 +70,7 @@ def test_a_folder_that_is_not_a_run_has_one_message_and_exit_code_2(
 
 def test_a_command_without_an_index_uses_the_only_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UsageError, match="jointspace serve results/demo/index/sae. The folder results has none"):
+    with pytest.raises(UsageError, match="jointspace serve results/demo/index/sae. The folder results has no index"):
         only_index("jointspace serve INDEX")
     for name in ("sae", "ncca"):
         folder = tmp_path / "results/my photos/index" / name

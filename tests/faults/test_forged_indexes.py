@@ -182,7 +182,7 @@ GIGABYTE = 1 << 30
 ALL_COMMANDS = ("search", "serve", "apply", "export", "add", "add to", "run", "remove")
 """Commands that open an index, by the keys of `arguments`."""
 FORGED_INDEXES = {
-    "lists elsewhere": (lists_elsewhere, "images.faiss has its lists in", ("search",)),
+    "lists elsewhere": (lists_elsewhere, "images.faiss stores its lists in", ("search",)),
     "an unknown type": (unknown_type, "images.faiss contains an IndexIVFIndependentQuantizer", ("search",)),
     "too many transforms": (many_transforms, "images.faiss has more than 4 transforms before its index", ("search",)),
     "another count": (
@@ -192,14 +192,14 @@ FORGED_INDEXES = {
     ),
     "a path outside": (
         forge_cell("images", "path", "../../etc/passwd"),
-        "images.parquet row 3: its path",
+        "images.parquet row 3: the path",
         ALL_COMMANDS,
     ),
-    "an absolute path": (forge_cell("images", "path", "/etc/passwd"), "images.parquet row 3: its path", ("serve",)),
-    "a member outside": (forge_cell("images", "member", "a/../../b"), "images.parquet row 3: its member", ("export",)),
-    "a negative offset": (forge_cell("images", "offset", -1), "images.parquet row 3: its offset", ("serve",)),
-    "a huge id": (forge_cell("images", "image_id", 3 * 10**9), "images.parquet row 3: its image_id", ("remove",)),
-    "an id twice": (forge_cell("images", "image_id", 2), "its image_id 2 is repeated in an earlier row", ("add",)),
+    "an absolute path": (forge_cell("images", "path", "/etc/passwd"), "images.parquet row 3: the path", ("serve",)),
+    "a member outside": (forge_cell("images", "member", "a/../../b"), "images.parquet row 3: the member", ("export",)),
+    "a negative offset": (forge_cell("images", "offset", -1), "images.parquet row 3: offset", ("serve",)),
+    "a huge id": (forge_cell("images", "image_id", 3 * 10**9), "images.parquet row 3: image_id", ("remove",)),
+    "an id twice": (forge_cell("images", "image_id", 2), "an earlier row has the image_id 2 too", ("add",)),
     "a huge sentence_id": (forge_cell("sentences", "sentence_id", -7), "sentences.parquet row 3", ("export",)),
     "long texts": (long_texts, "would unpack to", ("serve",)),
     "wide bytes": (wide_bytes, "would unpack to", ("serve",)),
@@ -469,7 +469,7 @@ def test_a_network_that_is_larger_than_its_stored_weights_is_not_built() -> None
     settings = {"architecture": "vit_h_14", "layer": "average", "flip": False, "node": "encoder.ln", "weights": {}}
     settings["preprocessing"] = {"resize": 518, "crop": 518, "mean": (0, 0, 0), "std": (1, 1, 1)}
     before = kilobytes("VmSize")
-    with pytest.raises(IntegrityError, match="larger layers than its stored tensors have"):
+    with pytest.raises(IntegrityError, match="larger layers than the stored tensors have"):
         restore_encoder(ImageEncoder, EncoderParts(settings, {"a": np.zeros(4, np.float32)}), "an index")
     assert kilobytes("VmSize") - before < 1 << 20
 
@@ -507,7 +507,7 @@ def test_ids_must_be_below_2_to_the_31(image_id: int, valid: bool, run: Path, tm
     if valid:
         assert image_id in IndexShard(forged).table("images")["image_id"].to_pylist()
     else:
-        with pytest.raises(IntegrityError, match=f"its image_id is {image_id}, but must be from 0 to {(1 << 31) - 1}"):
+        with pytest.raises(IntegrityError, match=f"image_id is {image_id}, but must be from 0 to {(1 << 31) - 1}"):
             IndexShard(forged).table("images")
 
 

@@ -79,33 +79,33 @@ def test_a_valid_folder_is_accepted(folder: Path) -> None:
     ("forge", "message"),
     [
         (write("pytorch_model.bin", "pickle"), r"contains pytorch_model\.bin, but only files of the types \.safetens"),
-        (write("weights.pt", "pickle"), r"it contains weights\.pt"),
-        (write("sub/model.pkl", "pickle"), r"it contains sub/model\.pkl"),
-        (write("modeling_evil.py", "import os"), r"it contains modeling_evil\.py"),
-        (change("config.json", auto_map={"AutoModel": "evil.Model"}), "in config.json: its auto_map names code"),
+        (write("weights.pt", "pickle"), r"the folder of the encoder contains weights\.pt"),
+        (write("sub/model.pkl", "pickle"), r"the folder of the encoder contains sub/model\.pkl"),
+        (write("modeling_evil.py", "import os"), r"the folder of the encoder contains modeling_evil\.py"),
+        (change("config.json", auto_map={"AutoModel": "evil.Model"}), "in config.json: the key auto_map names code"),
         (change("tokenizer_config.json", auto_map={"AutoTokenizer": ["e.T", None]}), "in tokenizer_config.json"),
-        (change("config.json", backbone_config={"model_type": "resnet"}), "its backbone_config names code"),
-        (change("config.json", vision_config={"backbone": "someone/net"}), "its backbone names"),
-        (change("config.json", vision_cfg={"timm_model_name": " local-dir:/etc"}), "it names ' local-dir:/etc'"),
-        (change("config.json", vision_cfg={"timm_model_name": "hf-\thub:a/b"}), r"it names 'hf-\\thub:a/b'"),
-        (change("config.json", quantization_config={"quant_method": "evil"}), "its quantization_config names"),
-        (change("config.json", _attn_implementation="someone/kernel"), "its _attn_implementation names code"),
-        (change("config.json", vision_cfg={"timm_model_name": "local-dir:/etc"}), "it names 'local-dir:/etc'"),
-        (change("config.json", name="hf-hub:someone/net"), "it names 'hf-hub:someone/net'"),
-        (change("config.json", hidden_size=10**9), "its hidden_size is 1000000000, more than any network has"),
-        (change("adapter_config.json", base_model_name_or_path="someone/net"), "its base_model_name_or_path names"),
-        (write("big.json", " " * (MAX_CONFIG_BYTES + 1)), r"its file big\.json is larger than"),
+        (change("config.json", backbone_config={"model_type": "resnet"}), "the key backbone_config names code"),
+        (change("config.json", vision_config={"backbone": "someone/net"}), "the key backbone names"),
+        (change("config.json", vision_cfg={"timm_model_name": " local-dir:/etc"}), "names ' local-dir:/etc'"),
+        (change("config.json", vision_cfg={"timm_model_name": "hf-\thub:a/b"}), r"names 'hf-\\thub:a/b'"),
+        (change("config.json", quantization_config={"quant_method": "evil"}), "the key quantization_config names"),
+        (change("config.json", _attn_implementation="someone/kernel"), "the key _attn_implementation names code"),
+        (change("config.json", vision_cfg={"timm_model_name": "local-dir:/etc"}), "names 'local-dir:/etc'"),
+        (change("config.json", name="hf-hub:someone/net"), "names 'hf-hub:someone/net'"),
+        (change("config.json", hidden_size=10**9), "hidden_size is 1000000000, which is more than"),
+        (change("adapter_config.json", base_model_name_or_path="someone/net"), "base_model_name_or_path names"),
+        (write("big.json", " " * (MAX_CONFIG_BYTES + 1)), r"the file big\.json of the encoder is larger than"),
         (write("odd.json", "{"), r"in odd\.json: "),
-        (change("model.safetensors.index.json", weight_map={"a": "../a.safetensors"}), "its weight_map names a file"),
-        (change("model.safetensors.index.json", weight_map={"a": "/etc/evil.bin"}), "its weight_map names a file"),
-        (change("model.safetensors.index.json", weight_map=["a"]), "its weight_map names a file"),
-        (change("config.json", transformers_weights="../x.safetensors"), "its transformers_weights is an instruction"),
-        (change("tokenizer_config.json", fast_tokenizer_files=["../tokenizer.4.json"]), "its fast_tokenizer_files is"),
-        (change("sentence_bert_config.json", tokenizer_name_or_path="/etc"), "its tokenizer_name_or_path is an instr"),
-        (change("sentence_bert_config.json", model_kwargs={"gguf_file": "/x"}), "its model_kwargs is an instruction"),
-        (lambda folder: os.mkfifo(folder / "vocab.txt"), r"its file vocab\.txt is not a regular file"),
-        (link("README.md"), "its file README.md is a link"),
-        (lambda folder: os.symlink(folder.parent, folder / "1_Pooling"), "its file 1_Pooling is a link"),
+        (change("model.safetensors.index.json", weight_map={"a": "../a.safetensors"}), "weight_map does not map"),
+        (change("model.safetensors.index.json", weight_map={"a": "/etc/evil.bin"}), "weight_map does not map"),
+        (change("model.safetensors.index.json", weight_map=["a"]), "weight_map does not map"),
+        (change("config.json", transformers_weights="../x.safetensors"), "transformers_weights is an instruction"),
+        (change("tokenizer_config.json", fast_tokenizer_files=["../tokenizer.4.json"]), "fast_tokenizer_files is"),
+        (change("sentence_bert_config.json", tokenizer_name_or_path="/etc"), "tokenizer_name_or_path is an instr"),
+        (change("sentence_bert_config.json", model_kwargs={"gguf_file": "/x"}), "model_kwargs is an instruction"),
+        (lambda folder: os.mkfifo(folder / "vocab.txt"), r"the file vocab\.txt of the encoder is not a regular file"),
+        (link("README.md"), "the file README.md of the encoder is a link"),
+        (lambda folder: os.symlink(folder.parent, folder / "1_Pooling"), "the file 1_Pooling of the encoder is a link"),
     ],
 )  # fmt: skip
 def test_a_forged_folder_is_refused(folder: Path, forge: Forge, message: str) -> None:
@@ -117,14 +117,16 @@ def test_a_forged_folder_is_refused(folder: Path, forge: Forge, message: str) ->
 def test_a_file_that_the_commit_record_does_not_list_is_refused(folder: Path) -> None:
     files = listed(folder)
     (folder / "extra.json").write_text("{}")
-    with pytest.raises(ValueError, match=r"it contains extra\.json, which its commit record does not list"):
+    with pytest.raises(
+        ValueError, match=r"the folder of the encoder contains extra\.json, which its commit record does not list"
+    ):
         check_folder(files)
     (folder / "extra.json").unlink()
     (folder / "config.json").unlink()
-    with pytest.raises(ValueError, match=r"its file config\.json is missing"):
+    with pytest.raises(ValueError, match=r"the file config\.json of the encoder is missing"):
         check_folder(files)
     os.symlink(folder, linked := folder.parent / "linked")
-    with pytest.raises(ValueError, match="its folder is a link"):
+    with pytest.raises(ValueError, match="the folder of the encoder is a link"):
         check_folder(LibraryFiles(linked, files.names))
 
 
@@ -192,19 +194,19 @@ def edit_modules(number: int, **values: str) -> Forge:
 @pytest.mark.parametrize(
     ("forge", "message"),
     [
-        (edit_modules(1, type="os.system"), "its modules.json names the class os.system"),
-        (edit_modules(1, type="evil.Pooling"), "its modules.json names the class evil.Pooling"),
+        (edit_modules(1, type="os.system"), "modules.json of the model names the class os.system"),
+        (edit_modules(1, type="evil.Pooling"), "modules.json of the model names the class evil.Pooling"),
         (edit_modules(1, type="sentence_transformers.base.modules.router.Router"), "names the class sentence_transf"),
-        (edit_modules(1, path="../elsewhere"), "its modules.json names the folder ../elsewhere"),
-        (edit_modules(1, path="/etc"), "its modules.json names the folder /etc"),
-        (edit_modules(1, path=".."), "its modules.json names the folder .."),
+        (edit_modules(1, path="../elsewhere"), "modules.json of the model names the folder ../elsewhere"),
+        (edit_modules(1, path="/etc"), "modules.json of the model names the folder /etc"),
+        (edit_modules(1, path=".."), "modules.json of the model names the folder .."),
         (edit_modules(2, path=""), ""),
-        (change("sentence_bert_config.json", model_args={"a": "x"}), "its sentence_bert_config.json has model_args"),
-        (change("2_Dense/config.json", activation_function="os.system"), "its dense layer has the activation 'os.sys"),
+        (change("sentence_bert_config.json", model_args={"a": "x"}), "config.json of the model has model_args"),
+        (change("2_Dense/config.json", activation_function="os.system"), "the model has the activation 'os.sys"),
         (change("2_Dense/config.json", activation_function="torch.hub.load"), "has the activation 'torch.hub.load'"),
-        (change("config.json", auto_map={"AutoModel": "evil.Model"}), "in config.json: its auto_map"),
-        (write("pytorch_model.bin", "pickle"), "it contains pytorch_model.bin"),
-        (write("modules.json", "{}"), "its modules.json is not a list"),
+        (change("config.json", auto_map={"AutoModel": "evil.Model"}), "in config.json: the key auto_map"),
+        (write("pytorch_model.bin", "pickle"), "contains pytorch_model.bin"),
+        (write("modules.json", "{}"), "the modules.json of the model is not a list"),
     ],
 )  # fmt: skip
 def test_a_forged_pipeline_of_sentence_transformers_is_refused(tmp_path: Path, forge: Forge, message: str) -> None:
@@ -219,7 +221,7 @@ def test_a_forged_pipeline_of_sentence_transformers_is_refused(tmp_path: Path, f
     ("forge", "message"),
     [
         (change("config.json", model_type="evil"), ""),
-        (change("config.json", auto_map={"AutoModel": "evil.Model"}), "its auto_map names code"),
+        (change("config.json", auto_map={"AutoModel": "evil.Model"}), "the key auto_map names code"),
         (change("config.json", projection_dim=1 << 20), ""),
         (swap_tensors("model.safetensors"), ""),
         (lambda folder: (folder / "model.safetensors").unlink(), ""),
@@ -250,11 +252,11 @@ def edit_open_clip(**values: Any) -> Forge:
 @pytest.mark.parametrize(
     ("forge", "message"),
     [
-        (edit_open_clip(vision_cfg={"timm_model_name": "local-dir:/etc"}), "it names 'local-dir:/etc'"),
-        (edit_open_clip(text_cfg={"hf_model_name": "someone/net"}), "its hf_model_name names code or another network"),
+        (edit_open_clip(vision_cfg={"timm_model_name": "local-dir:/etc"}), "names 'local-dir:/etc'"),
+        (edit_open_clip(text_cfg={"hf_model_name": "someone/net"}), "the key hf_model_name names code or another"),
         (edit_open_clip(text_cfg={"tokenizer_kwargs": {"cache_dir": "/etc"}}), "has the option cache_dir"),
         (edit_open_clip(vision_cfg={"width": 64}), ""),
-        (write("open_clip_pytorch_model.bin", "pickle"), "it contains open_clip_pytorch_model.bin"),
+        (write("open_clip_pytorch_model.bin", "pickle"), "contains open_clip_pytorch_model.bin"),
         (swap_tensors("open_clip_model.safetensors"), ""),
     ],
 )  # fmt: skip
@@ -268,11 +270,14 @@ def test_a_forged_model_of_open_clip_is_refused(tmp_path: Path, forge: Forge, me
 @pytest.mark.parametrize(
     ("forge", "message"),
     [
-        (change("config.json", architecture="local-dir:/etc"), "it names 'local-dir:/etc'"),
+        (change("config.json", architecture="local-dir:/etc"), "names 'local-dir:/etc'"),
         (change("config.json", architecture="evil"), "does not name a network of timm"),
-        (change("config.json", model_args={"checkpoint_path": "/etc/evil.pth"}), "its model_args set checkpoint_path"),
-        (change("config.json", pretrained_cfg={"file": "local-dir:/etc"}), "it names 'local-dir:/etc'"),
-        (write("pytorch_model.bin", "pickle"), "it contains pytorch_model.bin"),
+        (
+            change("config.json", model_args={"checkpoint_path": "/etc/evil.pth"}),
+            "config.json of the model set checkpoint_path",
+        ),
+        (change("config.json", pretrained_cfg={"file": "local-dir:/etc"}), "names 'local-dir:/etc'"),
+        (write("pytorch_model.bin", "pickle"), "contains pytorch_model.bin"),
         (swap_tensors("model.safetensors"), ""),
     ],
 )

@@ -13,7 +13,7 @@ from pipeline.errors import JointspaceError
 from pipeline.storage.commit import publish
 
 REFUSAL = (
-    r"Cannot write {root}/\S+ \([\d,]+ bytes needed, [\d,]+ free on its disk\): No space left on device\."
+    r"jointspace cannot write {root}/\S+ \([\d,]+ bytes needed, [\d,]+ free on its disk\): No space left on device\."
     r" Free some disk space, or "
 )
 

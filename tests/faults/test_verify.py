@@ -227,7 +227,7 @@ def test_temporary_files_and_locks_of_dead_processes_are_swept(run: Path) -> Non
         found = examine(run)
         assert not found.faults and found.temporaries == {dead: True, living: False, free: True, held: False}
         shown = CliRunner().invoke(command, [str(run)])
-        assert shown.exit_code == 0 and f"{dead}: temporary, its process has ended" in shown.stdout
+        assert shown.exit_code == 0 and f"{dead}: temporary, the process that wrote this file has ended" in shown.stdout
         assert f"{living}: temporary, being written" in shown.stdout and dead.exists()
         CliRunner().invoke(command, [str(run), "--sweep"], catch_exceptions=False)
         assert [path.exists() for path in (dead, free, living, held)] == [False, False, True, True]

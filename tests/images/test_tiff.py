@@ -174,7 +174,7 @@ RGB = samples_of(SHARES[..., :3], "u1")
         (make_tiff(RGB, 2, tags={262: (3, [32803])}), "unsupported-tiff: .*PhotometricInterpretation 32803"),
         (make_tiff(RGB, 2, tags={258: (3, [5, 6, 5])}), "unsupported-tiff: the TIFF has 3 bands of various bits"),
         (b"MM\0+\0\x08\0\0" + bytes(99), "unsupported-tiff: a BigTIFF in big-endian order"),
-        (make_tiff(RGB, 2, tile=16, tags={322: (4, [65536]), 323: (4, [65536])}), "too-large: its tiles"),
+        (make_tiff(RGB, 2, tile=16, tags={322: (4, [65536]), 323: (4, [65536])}), "too-large: the tiles"),
         (b"II*\0" + bytes(99), "damaged: the tags"),
         (make_tiff(RGB, 2)[:1000], "damaged: the tags"),
     ],

@@ -106,5 +106,5 @@ def test_a_failed_download_names_the_folder_for_the_file(monkeypatch: pytest.Mon
     with pytest.raises(InputError) as caught:
         NetworkEncoder.prepare(entry, EncoderMaterial(0, tmp_path))
     said = str(caught.value)
-    assert said.startswith("Cannot download https://download.pytorch.org/models/squeezenet1_1-")
+    assert said.startswith("jointspace cannot download https://download.pytorch.org/models/squeezenet1_1-")
     assert f"into the folder {tmp_path} (weights_root)" in said and "init --weights FILE" in said

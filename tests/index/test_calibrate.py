@@ -154,7 +154,9 @@ def test_error_names_the_table_the_row_and_the_remedy(single: Path, tmp_path: Pa
 
 
 def test_tables_without_the_columns_are_refused(single: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="does not exist. Write it with the columns file and caption, or add --ask"):
+    with pytest.raises(
+        UsageError, match="does not exist. Write this table with the columns file and caption, or add --ask"
+    ):
         run_command("calibrate", single, tmp_path / "missing.csv")
     (tmp_path / "header.csv").write_text("file,caption\n")
     with pytest.raises(

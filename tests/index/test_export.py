@@ -71,7 +71,7 @@ def test_an_exported_folder_is_a_collection_with_its_captions(run: Path, bundle:
 
 
 def test_more_dimensions_than_the_vectors_have_are_refused(bundle: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="have 8 dimensions. Give --dims a number from 1 to 8, not 1000"):
+    with pytest.raises(UsageError, match="--dims is 1000, but the vectors have 8 dimensions"):
         run_command("export", bundle, "--to", "faiss", "--dims", "1000", "--output", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

@@ -86,12 +86,15 @@ def test_ignored_words_are_named_with_the_results(bundle: Path, tmp_path: Path) 
         lines = result.stderr.splitlines(keepends=True)
         return result.stdout, "".join(line for line in lines if not line.startswith("This index does not say where"))
 
-    told = "ignored, unknown to this model: purple, unicorn\n"
+    told = "The search ignored these words, which the model does not know: purple, unicorn\n"
     table, said = search("a purple dog, a unicorn")
     assert said == told and table.split()[0::2] == ["1", "dog-0.png"]
     listed, said = search("a purple dog, a unicorn", "--json")
     assert said == told and [hit["path"] for hit in json.loads(listed)] == ["dog-0.png"]
-    assert search("a dog, a horsse")[1] == "ignored, unknown to this model: horsse (horse?)\n"
+    assert (
+        search("a dog, a horsse")[1]
+        == "The search ignored these words, which the model does not know: horsse (horse?)\n"
+    )
     assert search("a dog")[1] == search("the dog", "--json")[1] == ""
     queries = tmp_path / "queries.txt"
     queries.write_bytes(b"\xef\xbb\xbfa purple dog\r\n\r\na dog\n  \na unicorn")

@@ -153,7 +153,8 @@ def test_index_is_changed_in_place(runs: dict[str, Path], tmp_path: Path, caplog
     files = {path.name for path in start.rglob("*")}
     for source in (runs["small"], start):
         run_command("add", start, source)
-        assert f"added 0 of 80 photos of {source}; {start} already has them" in caplog.messages
+        expected = f"The command has added 0 of 80 photos of {source} to {start}. The index already has all of them."
+        assert expected in caplog.messages
     assert {path.name for path in start.rglob("*")} == files
     for former, named in (("index-add", "--from"), ("index-remove", "--image")):
         words = [former, named, "5", "--index", str(start), f"--output={tmp_path / 'less'}"]
@@ -244,7 +245,9 @@ def test_a_photo_that_was_removed_before_is_named_once(
     assert first not in caplog.text
     with pytest.raises(UsageError, match=r"'id:0' matches no photo\. Write whole paths, or names as"):
         run_command("remove", index, "id:0")
-    with pytest.raises(RejectLimitError, match=r"2 names .*listed above\. Write .* The other photos were removed"):
+    with pytest.raises(
+        RejectLimitError, match=r"2 names .*listed above\. Write .* The photos of the other names were removed"
+    ):
         run_command("remove", index, first, second, "nobody.png")
     assert f"'{first}' was removed before" in caplog.text
     assert "'nobody.png' matches no photo" in caplog.text
@@ -308,7 +311,7 @@ def test_a_removal_reaches_every_index_of_the_run(
     caplog.set_level("INFO")
     alone = shutil.copytree(run_indexes["dvsa"], tmp_path / "alone/index/dvsa")
     run_command("remove", run_indexes["dvsa"], "cat-1.png", "id:8")
-    assert f"2 photos removed from {run_indexes['dvsa']}, {run_indexes['ncca']}: id:1 (" in caplog.text
+    assert f"has removed 2 photos from {run_indexes['dvsa']}, {run_indexes['ncca']}: id:1 (" in caplog.text
     for folder, there in zip(run_indexes.values(), paths_of(*run_indexes.values()), strict=True):
         assert len(there) == 78 and there.isdisjoint(("cat-1.png", "dog-8.png"))
         assert [*read_removed(IndexShard(folder))] == ["cat-1.png", "dog-8.png"]
@@ -421,7 +424,7 @@ def test_photos_are_added_to_every_index_of_the_run_that_can_take_them(
     run_command("add", run_indexes["ncca"], runs["large"])
     assert [len(there) for there in paths_of(*run_indexes.values())] == [96, 96]
     for path in run_indexes.values():
-        assert f"added 16 of 96 photos of {runs['large']}; {path} already has" in caplog.text
+        assert f"added 16 of 96 photos of {runs['large']} to {path}. The index already has" in caplog.text
     other = build_bundle(make_run(runs["small"].with_name("third"), images=24))
     run_command("remove", run_indexes["ncca"], *range(4))
     run_command("add", run_indexes["ncca"], other)
@@ -446,7 +449,8 @@ def test_captions_that_an_addition_loses_are_counted(
     writer.link(bundle, but={"sentences.parquet"})
     writer.commit(source=bundle.card)
     run_command("add", start, runs["large"])
-    assert f"{start}: 11 captions skipped" in caplog.text  # They belong to image 7 and to the images 70 to 79.
+    # These are the captions of image 7 and of the images 70 to 79.
+    assert "with other captions (number of these captions: 11)" in caplog.text
 
 
 def test_a_damaged_index_of_the_run_does_not_hide_a_change_of_another(run_indexes: dict[str, Path]) -> None:

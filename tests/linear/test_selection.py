@@ -46,7 +46,7 @@ def test_chosen_rows_complement_captioned_rows() -> None:
     captioned = np.arange(0, 60, 2)
     photos = choose_photos({"a": features}, 30, captioned=captioned)
     assert sorted(np.concatenate(photos)) == list(range(1, 60, 2))
-    with pytest.raises(UsageError, match="Cannot choose 31 of 30 photos without captions"):
+    with pytest.raises(UsageError, match="cannot choose 31 of 30 photos without captions"):
         choose_photos({"a": features}, 31, captioned=captioned)
 
 
@@ -90,7 +90,7 @@ def test_tenths_are_random_and_no_photo_is_chosen_twice() -> None:
 
 @pytest.mark.parametrize("count", [9, 41])
 def test_impossible_counts_are_refused(count: int) -> None:
-    with pytest.raises(UsageError, match=f"Cannot choose {count} of 40 photos"):
+    with pytest.raises(UsageError, match=f"cannot choose {count} of 40 photos"):
         jointspace.suggest(np.random.default_rng(0).normal(size=(40, 4)), count)
 
 
@@ -149,7 +149,7 @@ def test_command_reads_a_file_of_vectors(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is not the folder of a run"):
         run_command("suggest", tmp_path, "-o", tmp_path / "more")
     (tmp_path / "images.txt").write_text("\n".join(["a\tb.jpg", *names[1:]]) + "\n")
-    with pytest.raises(InputError, match="cannot have the photo"):
+    with pytest.raises(InputError, match="has a tab or a line end, so the photo cannot be in the list"):
         run_command("suggest", tmp_path / "images.npy", "-n", 10, "-o", tmp_path / "more")
     vectors[3] = np.nan
     np.save(tmp_path / "images.npy", vectors)

@@ -88,7 +88,9 @@ def test_a_run_is_compared_with_a_copy_and_with_a_table(run: Path, tmp_path: Pat
     assert done.exit_code == 0, done.output
     assert "+0.0  (+0.0 to +0.0)" in done.output and "407.4" in done.output and "ranks are unknown" in done.output
     heading, first, *_ = done.output.splitlines()
-    assert heading.endswith(f"reference {first.partition(')')[0]}):") and f"wrote {output}, a page" in done.output
+    assert (
+        heading.endswith(f"reference {first.partition(')')[0]}):") and f"The page {output} was written" in done.output
+    )
     assert "reference" in output.read_text() and "&lt;SCAN&gt;" in output.read_text()
 
 

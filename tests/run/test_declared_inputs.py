@@ -166,7 +166,7 @@ def test_renaming_a_photo_reruns_stages_that_match_by_image_name(
 def test_an_undeclared_artefact_is_refused_by_name(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     undeclared = replace(STAGES["evaluate"], reads=lambda config, layout, *names: {"manifest": layout.manifest})
-    with pytest.raises(UndeclaredInputError, match="evaluate opens embeddings/ncca, which it does not declare"):
+    with pytest.raises(UndeclaredInputError, match="evaluate opens embeddings/ncca, which the stage does not declare"):
         run_stage(Run(run), undeclared, ("ncca", "test", "all-sentences"))
     with pytest.raises(UndeclaredInputError, match="encode-sentences reads sentences of the manifest"):
         StageRun(Run(run), replace(STAGES["encode_sentences"], columns=("images",)), [("tfidf",)]).manifest.texts(0)

@@ -170,7 +170,7 @@ def test_photos_are_added_in_place(colours: Path, tmp_path: Path, caplog: pytest
     run_command("remove", index, "new/red-00.png")
     draw(photos / "newer", 4, 3)
     run_command("add", index, photos)
-    assert "8 of 48 photos" in caplog.text and "4 of 51 photos" in caplog.text and "1 photo removed" in caplog.text
+    assert "8 of 48 photos" in caplog.text and "4 of 51 photos" in caplog.text and "removed 1 photo from" in caplog.text
     assert open_index(index).card.images.count == 51
     open_index(index).check()
     retell(index / "added/00-photos/index/ncca/card.json", "inputs", "model", value="an earlier one")
@@ -200,11 +200,14 @@ def test_a_second_addition_says_that_nothing_is_new(
     photos = tmp_path / "photos"
     draw(photos, 1, 2)
     shutil.copy(next((colours / "data").glob("*.png")), photos / "known.png")
-    for expected in (f"added 1 of 2 photos of {photos}", f"added 0 of 2 photos of {photos}; {index} already has them"):
+    for expected in (
+        f"added 1 of 2 photos of {photos} to {index}. The index already has the others.",
+        f"added 0 of 2 photos of {photos} to {index}. The index already has all of them.",
+    ):
         caplog.clear()
         run_command("add", index, photos)
         said = [record.getMessage() for record in caplog.records if record.levelname != "DEBUG"]
-        assert said[-1].startswith(expected)
+        assert said[-1] == f"The command has {expected}"
         assert not [line for line in said if "queries/s" in line or "already made" in line or "are new" in line]
 
 
@@ -214,7 +217,7 @@ def test_a_stage_says_that_its_outputs_were_kept(
     caplog.set_level("INFO")
     run = shutil.copytree(applied / "out", tmp_path / "out")
     run_command("stage", "ingest", "--run", run)
-    assert "ingest: The inputs of 1 output are unchanged, so this work was skipped. To do it again" in caplog.text
+    assert "ingest: The inputs of 1 output are unchanged, so this work was skipped. To repeat the work" in caplog.text
 
 
 def test_refused_photos_leave_nothing_behind(
@@ -237,7 +240,7 @@ def test_refused_photos_leave_nothing_behind(
         with pytest.raises(InputError, match="None of the 1 photos can be used") as refusal:
             run_command(*command)
         assert "rejects.jsonl" not in str(refusal.value)
-        assert "0.jpg: not-an-image" in caplog.text
+        assert "0.jpg was rejected: not-an-image" in caplog.text
         assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -302,11 +305,11 @@ def test_removed_photos_are_not_added_again(colours: Path, tmp_path: Path, caplo
     shutil.copy(colours / "data/green-01.png", photos / "a copy.png")
     (photos / "captions.tsv").write_text("a copy.png\ta green picture\na copy.png\tanother caption\nred-00.png\tnew\n")
     run_command("add", index, photos)
-    assert "1 caption skipped, because the index already has their photos" in caplog.text
+    assert "already has their photos with other captions (number of these captions: 1)" in caplog.text
     run_command("remove", index, f"{photos}/red-00.png", f"{colours}/data/green-01.png")
     photos = photos.rename(tmp_path / "moved")
     run_command("add", index, photos)
-    assert "does not get 2 photos, because `jointspace remove` removed them" in caplog.text
+    assert f"has removed from {index} were not added again (number of these photos: 2)" in caplog.text
     assert f"added 0 of 7 photos of {photos}" in caplog.text and open_index(index).card.images.count == 46
     (tmp_path / "moved").rename(tmp_path / "photos")
     retell(index / "added/00-photos/index/ncca/card.json", "inputs", "model", value="an earlier one")
@@ -325,7 +328,7 @@ def test_a_failed_refresh_names_the_command_that_adds_the_photos_again(
     retell(index / "added/00-photos/index/ncca/card.json", "inputs", "model", value="an earlier one")
     gone = photos.rename(tmp_path / "gone")
     refresh_additions(declared(), index)
-    (command,) = re.findall("To add them again, run: jointspace (.*)", caplog.text)
+    (command,) = re.findall("To add the photos again, run: jointspace (.*)", caplog.text)
     gone.rename(photos)
     assert open_index(index).card.images.count == 40
     run_command(*shlex.split(command))

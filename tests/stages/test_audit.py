@@ -129,7 +129,7 @@ def test_decided_pairs_are_not_listed_again_and_wrong_pairs_leave_the_collection
     (folder / "audit/decisions.tsv").write_text("\n".join([header, *(f"{line}\t2024-01-31" for line in lines)]))
     printed = run_command("audit", folder, "--exclude", tmp_path / "out.txt")
     assert "5  pairs with a decision, which are not listed again: 3 wrong, 1 right, 1 unsure" in printed
-    assert "has 1 right or unsure pair that the collection no longer has" in caplog.text
+    assert "The collection no longer has 1 right or unsure pair of" in caplog.text
     listed = {line.removeprefix("# ") for line in (tmp_path / "out.txt").read_text().splitlines()}
     assert not listed & {"10.png", "30.png", wrong} and len(listed) > 10
 

@@ -79,7 +79,7 @@ def test_mapped_features_are_searched_until_extract_replaces_them(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "named"), [("eye", "new", "no features of the encoder eye"), ("eye", "other", "Add it to")]
+    ("old", "new", "named"), [("eye", "new", "no features of the encoder eye"), ("eye", "other", "Add this encoder to")]
 )
 def test_migrate_names_the_missing_encoder_or_features(tmp_path: Path, old: str, new: str, named: str) -> None:
     config = tmp_path / "config.yaml"

@@ -124,7 +124,7 @@ def test_rows_without_names_are_paired_by_order_or_by_their_numbers(tmp_path: Pa
     assert (tmp_path / "some/images.txt").read_text().split() == [str(row) for row in range(len(OLD))]
     assert (np.load(tmp_path / "some/images.npy") * unit(NEW)).sum(axis=1).min() > 0.999
     for names, message in (
-        (None, "next to it: the row numbers, counted from 0, of the same photos in"),
+        (None, "the row number .from 0. of the same photo in"),
         (
             [str(len(OLD)), *map(str, CHOSEN[1:])],
             f"1 rows have names that are not row numbers of .*: {len(OLD)}. Correct",
@@ -175,7 +175,7 @@ def test_names_that_a_list_cannot_contain_are_refused(tmp_path: Path) -> None:
     names = [*NAMES[:-1], "two\nlines.jpg"]
     old = write(tmp_path / "old.parquet", OLD, names)
     new = write(tmp_path / "new.parquet", NEW[CHOSEN], [names[row] for row in CHOSEN])
-    with pytest.raises(InputError, match=r"old.parquet has a row with the name 'two\\nlines.jpg'. Its line break"):
+    with pytest.raises(InputError, match=r"old.parquet has a row with the name 'two\\nlines.jpg'. The line break"):
         run_command("migrate", old, new, "--output", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -183,7 +183,7 @@ def test_names_that_a_list_cannot_contain_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rows", "names", "message"),
     [
-        (SAMPLE, None, r"new.npy has 120 rows, and \S*old.npy has 400, so they cannot be paired by order. List"),
+        (SAMPLE, None, r"new.npy has 120 rows, and \S*old.npy has 400, so the rows cannot be paired by order. Next to"),
         (SAMPLE, ["x.jpg", "y.jpg", *NAMES[2:SAMPLE]], "120 rows.*400, but 2 rows have names.*: x.jpg, y.jpg. Correct"),
         (1, NAMES[:1], "at least 63 rows with both vectors, but .*new.npy has 1. Encode more photos"),
         (0, None, "new.npy has 0 rows, and .*cannot be paired by order"),
@@ -202,11 +202,15 @@ def test_repeated_names_and_captions_of_another_encoder_are_refused(tmp_path: Pa
     repeated = write(tmp_path / "repeated.npy", OLD, [*NAMES[:-1], NAMES[0]])
     with pytest.raises(InputError, match="400 rows, but 399 different names"):
         run_command("migrate", repeated, new, "--output", tmp_path / "out")
-    with pytest.raises(InputError, match="texts has vectors of 12 numbers, but new of 8. Encode the captions"):
+    with pytest.raises(
+        InputError, match="texts has vectors of 12 numbers, but new has vectors of 8 numbers. Encode the captions"
+    ):
         jointspace.migrate(OLD, NEW, texts=OLD)
-    with pytest.raises(InputError, match=f"new has {len(NEW[CHOSEN])} vectors, but old has 400. Give the row in old"):
+    with pytest.raises(InputError, match=f"new has {len(NEW[CHOSEN])} vectors, but old has 400 vectors. Pass rows"):
         jointspace.migrate(OLD, NEW[CHOSEN])
-    with pytest.raises(InputError, match="rows must have one row number of old, from 0 to 399, for each of the 120"):
+    with pytest.raises(
+        InputError, match="rows must have the number of a row of old, from 0 to 399, for each of the 120"
+    ):
         jointspace.migrate(OLD, NEW[CHOSEN], CHOSEN + 300)
 
 
@@ -230,7 +234,7 @@ def test_an_output_that_cannot_be_written_is_refused_before_the_vectors_are_read
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     for path in (tmp_path / "old.npy", tmp_path / "new.npy"):
         path.touch()  # Reading these files would be another error.
-    for output, message in (("file/out", "Cannot write"), ("link", "already exists. Name a new folder with --output")):
+    for output, message in (("file/out", "cannot write"), ("link", "already exists. Name a new folder with --output")):
         with pytest.raises(JointspaceError, match=message):
             run_command("migrate", tmp_path / "old.npy", tmp_path / "new.npy", "--output", tmp_path / output)
 

@@ -112,7 +112,7 @@ def test_sentences_without_a_matching_parse_become_chains(run: Path, caplog: pyt
     sidecar = json.loads(path.with_name(path.name + ".json").read_text())["details"]
     assert sidecar["n_fallbacks"] == 2
     assert [fallback["sentence_id"] for fallback in sidecar["fallbacks"]] == [0, 3]
-    assert "caption 0 was not parsed: no parse of this id" in caplog.text
+    assert "because it was not parsed: no parse of this id" in caplog.text
     assert "6 other words: the big cat number 1 more" in caplog.text
     assert "20 captions, of which 2 were not parsed" in caplog.text
     entries = list(read_conllu(ParseShard(run / "text/parses", 0).conllu, "f"))

@@ -138,7 +138,7 @@ def test_readers_never_see_a_mixture_when_publishing_fails(
         publish_two(folder, b"old")
         with monkeypatch.context() as patch:
             patch.setattr(os, name, failing_at(step, getattr(os, name)))
-            with pytest.raises(JointspaceError, match=rf"Cannot write {folder}/.* Stale file handle\. Free some disk"):
+            with pytest.raises(JointspaceError, match=rf"cannot write {folder}/.* Stale file handle\. Free some disk"):
                 publish_two(folder, b"new")
         assert not list(folder.glob(".*")) and read_generation(folder) in ({}, GENERATIONS[b"old"])
         publish_two(folder, b"new")
@@ -172,7 +172,7 @@ def test_an_error_while_cleaning_up_does_not_hide_the_first_error(
     together.add(tmp_path / "b/y.bin", b"2")
     monkeypatch.setattr(os, "replace", failing_at(0, os.replace))
     monkeypatch.setattr(os, "unlink", failing_at(0, os.unlink))
-    with pytest.raises(JointspaceError, match=r"Cannot write .*x\.bin .*Stale file handle"):
+    with pytest.raises(JointspaceError, match=r"cannot write .*x\.bin .*Stale file handle"):
         together.publish()
     assert not list(tmp_path.glob("b/.*"))
 
@@ -270,7 +270,7 @@ def test_nothing_is_written_through_a_link(tmp_path: Path, monkeypatch: pytest.M
     temporary.unlink()
     (tmp_path / "precious").write_text("precious")
     temporary.symlink_to(tmp_path / "precious")
-    with pytest.raises(JointspaceError, match="Cannot write .*x.bin"):
+    with pytest.raises(JointspaceError, match="cannot write .*x.bin"):
         publish_bytes_with_record(tmp_path / "x.bin")
     assert (tmp_path / "precious").read_text() == "precious"
 
@@ -310,7 +310,7 @@ def bind(path: Path) -> None:
 ODD = {
     "a folder": (Path.mkdir, "it is a folder, not a file"),
     "a pipe": (os.mkfifo, "it is a pipe, not a file"),
-    "a socket": (bind, "Cannot read"),
+    "a socket": (bind, "cannot read"),
     "a device": (lambda path: path.symlink_to("/dev/zero"), "it is a device, not a file"),
     "a circle": (lambda path: path.symlink_to(path), "links form a circle"),
     "nothing": (lambda path: None, "does not exist. Run the stage that makes it"),
@@ -344,7 +344,7 @@ def test_folder_with_the_name_of_a_written_file_is_reported(tmp_path: Path) -> N
     batch = FileBatch()
     batch.add(tmp_path / "x", b"1")
     batch.add(tmp_path / "x.json", b"2", commit=True)
-    with pytest.raises(JointspaceError, match=r"Cannot write .*x\.json \(Is a directory\)\. Move the existing"):
+    with pytest.raises(JointspaceError, match=r"cannot write .*x\.json \(Is a directory\)\. Move the existing"):
         batch.publish()
     assert [path.name for path in tmp_path.iterdir()] == ["x.json"]
 

@@ -142,7 +142,9 @@ def test_sentences_without_names_are_in_the_order_of_the_run(tmp_path: Path) -> 
         assert open_foreign(source).names == NAMES and foreign_files(source) == [path, tmp_path / "f.txt"]
         (tmp_path / "f.txt").unlink()
         assert open_foreign(source).names is None and foreign_files(source) == [path]
-        with pytest.raises(InputError, match="f.txt does not exist. List the names of the rows of "):
+        with pytest.raises(
+            InputError, match="f.txt does not exist. Write a file at this path that lists the names of the rows of "
+        ):
             read(path)
 
 
@@ -263,7 +265,7 @@ def test_a_row_without_a_vector_is_named(tmp_path: Path, kind: pa.DataType, row:
     vectors = [[1.0, 2, 3], [4.0, 5, 6], [7.0, 8, 9]]
     vectors[row] = None
     pq.write_table(pa.table({"vector": pa.array(vectors, kind), "file": ["a", "b", "c"]}), tmp_path / "f.parquet")
-    with pytest.raises(InputError, match=rf"f\.parquet: row {row} has no vector in the column vector\. Remove it"):
+    with pytest.raises(InputError, match=rf"f\.parquet: row {row} has no vector in the column vector\. Rows are"):
         read(tmp_path / "f.parquet")
 
 

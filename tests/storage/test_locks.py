@@ -57,7 +57,7 @@ def busy(path: Path) -> Iterator[subprocess.Popen]:
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs the file system proc")
 def test_a_lock_that_cannot_be_created_is_not_held_by_another_process() -> None:
-    reason = r"Cannot write /proc/x, because its lock /proc/\.x\.lock cannot be created \(No such file"
+    reason = r"cannot write /proc/x, because its lock /proc/\.x\.lock cannot be created \(No such file"
     with pytest.raises(JointspaceError, match=reason), hold(Path("/proc/x")):
         pass
 

@@ -96,7 +96,7 @@ def test_the_first_layers_of_sentence_transformers_give_the_hidden_states(tmp_pa
     for layer, state in enumerate(states):
         found = prepare(tmp_path, "sentence-transformers", architecture="mean", layer=layer).encode(TEXTS[:1])
         np.testing.assert_allclose(found[0], state[0].mean(0), rtol=1e-3, atol=1e-4)
-    with pytest.raises(InputError, match="it has 2 layers, but the key layer is 3"):
+    with pytest.raises(InputError, match="the model has 2 layers, but the key layer is 3"):
         prepare(tmp_path, "sentence-transformers", architecture="mean", layer=3)
 
 

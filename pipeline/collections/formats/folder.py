@@ -155,7 +155,9 @@ def _box(fields: list[str], file: str, row: int) -> BoxRecord:
     try:
         x1, y1, x2, y2, score = map(float, numbers)
     except ValueError:
-        raise ValueError(f"not five numbers: x1, y1, x2, y2 and score are {', '.join(numbers)}. Correct them") from None
+        raise ValueError(
+            f"not five numbers: x1, y1, x2, y2 and score are {', '.join(numbers)}. Correct these values"
+        ) from None
     return BoxRecord(name, x1, y1, x2, y2, score, text, file, row)
 
 

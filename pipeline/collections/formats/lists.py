@@ -365,7 +365,7 @@ def _refusing(path: Path) -> Iterator[None]:
         yield
     except (ValueError, MemoryError, RecursionError) as error:
         raise InputError(
-            f"{path} is not usable JSON ({error or 'it is too large'}). Correct it, or write it again."
+            f"{path} is not usable JSON ({error or 'the file is too large'}). Correct the file, or write it again."
         ) from error
 
 

@@ -108,7 +108,8 @@ def members(descriptor: int) -> Iterator[TarMember]:
         with tarfile.TarFile(fileobj=headers, encoding="utf-8", errors="surrogateescape") as tar:
             while header := tar.next():
                 headers.since_member = 0
-                # tarfile keeps all members in this list. It is emptied, so that memory does not grow with the shard.
+                # tarfile keeps all members in this list. The list is emptied, so that memory does not grow with the
+                # shard.
                 tar.members = []  # pyright: ignore[reportAttributeAccessIssue]  # not in the types of tarfile
                 # Links, folders and other known types that are not files have no data, although their header may
                 # state a size.
@@ -237,7 +238,7 @@ def _read_sample(
         reason = f"the images {names} all have the key {stem!r}, which ends at the first dot. Name one {stem}.jpg"
         yield Reject(shard, None, "images", f"ambiguous: {reason}")
     for suffix in members_by_suffix:
-        ambiguous = used["image"] is None and suffix in images[:1]  # one Reject stands for all images
+        ambiguous = used["image"] is None and suffix in images[:1]  # The Reject above stands for all images.
         tally.add(None if ambiguous or suffix in used.values() else _why_unused(suffix, suffix in images))
     parts = {part: members_by_suffix[suffix] if suffix else None for part, suffix in used.items()}
     if image := parts["image"]:

@@ -76,20 +76,25 @@ def check_folder(files: LibraryFiles) -> Path:
     and not a link. The size of text files is limited. `require_plain_config` checks the configurations.
     """
     if files.folder.is_symlink():
-        raise ValueError("its folder is a link, which is not followed")
+        raise ValueError("the folder of the encoder is a link, which is not followed")
     found = set()
     for parent, folders, names in os.walk(files.folder):
         for name in (*folders, *names):
             if not S_ISREG(mode := Path(parent, name).lstat().st_mode) and not S_ISDIR(mode):
-                raise ValueError(f"its file {name} is {'a link' if S_ISLNK(mode) else 'not a regular file'}")
+                raise ValueError(
+                    f"the file {name} of the encoder is {'a link' if S_ISLNK(mode) else 'not a regular file'}"
+                )
         found |= {Path(parent, name).relative_to(files.folder).as_posix() for name in names}
     if unlisted := sorted(found - files.names):
-        raise ValueError(f"it contains {unlisted[0]}, which its commit record does not list")
+        raise ValueError(f"the folder of the encoder contains {unlisted[0]}, which its commit record does not list")
     if missing := sorted(files.names - found):
-        raise ValueError(f"its file {missing[0]} is missing")
+        raise ValueError(f"the file {missing[0]} of the encoder is missing")
     for name in sorted(found):
         if not name.endswith(ALLOWED_SUFFIXES):
-            raise ValueError(f"it contains {name}, but only files of the types {', '.join(ALLOWED_SUFFIXES)} are read")
+            raise ValueError(
+                f"the folder of the encoder contains {name}, but only files of the types {', '.join(ALLOWED_SUFFIXES)}"
+                " are read"
+            )
         if not name.endswith(".safetensors"):
             check_text_file(files.folder, name)
     return files.folder
@@ -102,7 +107,7 @@ def check_text_file(folder: Path, name: str) -> None:
     is_config = name.endswith(".json") and path.name not in TOKENIZER_FILES
     limit = MAX_CONFIG_BYTES if is_config else MAX_JSON_BYTES
     if path.stat().st_size > limit:
-        raise ValueError(f"its file {name} is larger than {limit} bytes")
+        raise ValueError(f"the file {name} of the encoder is larger than {limit} bytes")
     if is_config:
         try:
             require_plain_config(read_config(folder, name))
@@ -128,7 +133,8 @@ def require_plain_config(config: "JsonValue") -> None:
     """
     if isinstance(config, str) and ELSEWHERE.match(IGNORED.sub("", config)):
         raise ValueError(
-            f"it names {config[:MAX_QUOTED_CHARACTERS]!r}, and a network inside another network is not restored"
+            f"the configuration names {config[:MAX_QUOTED_CHARACTERS]!r}, and a network inside another network is not"
+            " restored"
         )
     pairs: Iterator[tuple[str | int, JsonValue]] = iter(())
     if isinstance(config, Mapping):
@@ -137,15 +143,15 @@ def require_plain_config(config: "JsonValue") -> None:
         pairs = iter(enumerate(config))
     for key, value in pairs:
         if value and (str(key) in REFUSED_KEYS or str(key).startswith("use_pretrained")):
-            raise ValueError(f"its {key} names code or another network, which is not restored")
+            raise ValueError(f"the key {key} names code or another network, which is not restored")
         if value and key in LOADER_KEYS:
-            raise ValueError(f"its {key} is an instruction to the loader, which is not followed")
+            raise ValueError(f"the key {key} is an instruction to the loader, which is not followed")
         if key == "weight_map" and not (isinstance(value, Mapping) and all(map(is_file_name, value.values()))):
-            raise ValueError("its weight_map names a file of another folder")
+            raise ValueError("the key weight_map does not map to names of files in the folder of the encoder")
         if ATTENTION.fullmatch(str(key)) and value not in KNOWN_ATTENTION:
-            raise ValueError(f"its {key} names code from elsewhere, which is not restored")
+            raise ValueError(f"the key {key} names code from elsewhere, which is not restored")
         if isinstance(value, int) and value > (MAX_LAYERS if LAYERS.search(str(key)) else MAX_WIDTH):
-            raise ValueError(f"its {key} is {value}, more than any network has")
+            raise ValueError(f"the key {key} is {value}, which is more than any network has")
         require_plain_config(value)
 
 

@@ -286,7 +286,7 @@ def require_vectors(encoder: ImageEncoder, name: str, side: int | None = None) -
         with torch.inference_mode():
             vectors = encoder(torch.zeros(2, side, side, 3, dtype=torch.uint8))
         reason = "" if vectors.ndim == 2 and len(vectors) == 2 else f"two images give the shape {tuple(vectors.shape)}"
-        reason = reason or ("" if torch.isfinite(vectors).all() else "its features are not finite")
+        reason = reason or ("" if torch.isfinite(vectors).all() else "the features are not finite")
     except MALFORMED as error:
         reason = brief(error)
     if reason:
@@ -304,7 +304,7 @@ def only_side(size: int | Sequence[int]) -> int:
     """
     sides = {size} if isinstance(size, int) else set(size)
     if len(sides) != 1:
-        raise ValueError(f"its images have {size} pixels, but must be square")
+        raise ValueError(f"the images of the model have {size} pixels, but must be square")
     return int(sides.pop())
 
 

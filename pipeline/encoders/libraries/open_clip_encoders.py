@@ -121,7 +121,7 @@ class OpenClipTexts(LibraryTexts):
         tokenizer: "open_clip.SimpleTokenizer | open_clip.tokenizer.HFTokenizer",
     ) -> None:
         if not isinstance(tokenizer, open_clip.SimpleTokenizer | open_clip.tokenizer.HFTokenizer):
-            raise ValueError(f"its tokenizer {type(tokenizer).__name__} is not supported")
+            raise ValueError(f"the tokenizer {type(tokenizer).__name__} of the model is not supported")
         self.tokenizer = tokenizer
         self.tower = body
         super().__init__(body, weights)
@@ -136,8 +136,8 @@ class OpenClipTexts(LibraryTexts):
             require_tag(source, tag)
         if "hf_model_name" in (open_clip.get_model_config(source) or {}).get("text_cfg", {}):
             raise ValueError(
-                "its text side is a model of transformers, which is not supported. Use that model in an encoder of"
-                " kind: transformers"
+                "the text side of the model is a model of transformers, which is not supported. Use that model in an"
+                " encoder of kind: transformers"
             )
         model = open_clip.create_model(source, pretrained=tag, require_pretrained=True).float()
         weights |= {"tag": tag} if tag else {}
@@ -163,7 +163,7 @@ def require_tag(architecture: str, tag: str | None) -> None:
     """Raise ValueError, with the known tags of pretrained weights for the `architecture`, if `tag` is None."""
     if tag is None:
         tags = ", ".join(open_clip.list_pretrained_tags_by_model(architecture)) or "none"
-        raise ValueError(f"set the key weights to one of its pretrained weights: {tags}")
+        raise ValueError(f"the key weights must name one of the pretrained weights of {architecture}, which are {tags}")
 
 
 def config_of(name: str, model: nn.Module) -> dict[str, Any]:
@@ -195,9 +195,9 @@ def build(folder: Path) -> "tuple[open_clip.CLIP, dict[str, Any]]":
     config: Any = read_config(folder, CONFIG)
     config = config["model_cfg"]
     if unknown := set(config["text_cfg"].get("tokenizer_kwargs") or {}).difference(TOKENIZER_OPTIONS):
-        raise ValueError(f"its tokenizer has the option {min(unknown)}, which is not supported")
+        raise ValueError(f"the tokenizer of the model has the option {min(unknown)}, which is not supported")
     plain = {"load_weights": False, "pretrained_image": False, "pretrained_text": False}
-    logging.disable(logging.WARNING)  # OpenCLIP warns of missing weights, which are loaded next
+    logging.disable(logging.WARNING)  # OpenCLIP would warn of missing weights, which are loaded later.
     try:
         return open_clip.create_model(f"local-dir:{folder}", **plain), config
     finally:
@@ -213,6 +213,6 @@ def read_preprocessing(config: Settings) -> dict[str, Any]:
     """
     side = only_side(config["size"])
     if config["resize_mode"] not in ("shortest", "squash"):
-        raise ValueError(f"its resize_mode {config['resize_mode']} is not supported")
+        raise ValueError(f"the resize_mode {config['resize_mode']} of the model is not supported")
     crop = side if config["resize_mode"] == "shortest" else None
     return {"resize": side, "crop": crop, **{key: config[key] for key in ("mean", "std", "interpolation")}}

@@ -16,7 +16,7 @@ from pipeline.encoders.material import WeightsOrigin
 
 try:
     from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling, Transformer
-except ModuleNotFoundError:  # versions of the library before 6 have the modules here
+except ModuleNotFoundError:  # Versions of the library before 6 have these classes in the module `models`.
     from sentence_transformers.models import Dense, Normalize, Pooling, Transformer
 
 if TYPE_CHECKING:
@@ -58,11 +58,11 @@ class SentenceTransformersTexts(LibraryTexts):
     def __init__(self, whole: SentenceTransformer, weights: WeightsOrigin) -> None:
         first, pooling, *rest = whole
         if not isinstance(first, Transformer) or not isinstance(pooling, Pooling):
-            raise ValueError("its first two layers are not a Transformer and a Pooling")
+            raise ValueError("the first two layers of the model are not a Transformer and a Pooling")
         if others := [module for module in rest if not isinstance(module, Dense | Normalize)]:
-            raise ValueError(f"its layer {type(others[0]).__name__} is not supported")
+            raise ValueError(f"the layer {type(others[0]).__name__} of the model is not supported")
         if whole.default_prompt_name:
-            raise ValueError("it has a default prompt, which is not supported")
+            raise ValueError("the model has a default prompt, which is not supported")
         self.whole = whole
         self.names = [name for name in INPUTS if name in self._features(["a"])]
         super().__init__(SentenceFeatures(whole, self.names), weights)
@@ -112,10 +112,10 @@ def keep_layers(network: nn.Module, count: int) -> None:
     config: Any = network.config
     depth = config.num_hidden_layers
     if count > depth:
-        raise ValueError(f"it has {depth} layers, but the key layer is {count}")
+        raise ValueError(f"the model has {depth} layers, but the key layer is {count}. Lower layer")
     stacks = [part for part in network.modules() if isinstance(part, nn.ModuleList) and len(part) == depth]
     if len(stacks) != 1:
-        raise ValueError("its layers cannot be told from its other parts. Remove the key layer")
+        raise ValueError("the layers of the model cannot be told from the other parts. Remove the key layer")
     del stacks[0][count:]
     config.num_hidden_layers = count
 
@@ -140,25 +140,30 @@ def check_modules(folder: Path) -> None:
     """
     modules = read_config(folder, "modules.json")
     if not isinstance(modules, list):
-        raise ValueError("its modules.json is not a list")
+        raise ValueError("the modules.json of the model is not a list")
     for module in modules:
         if not isinstance(module, dict):
-            raise ValueError("its modules.json is not a list of mappings")
+            raise ValueError("the modules.json of the model is not a list of mappings")
         path = module["path"]
         name = str(module["type"]).rpartition(".")[2]
         if name not in MODULES or str(module["type"]) not in known_types(MODULES[name]):
-            raise ValueError(f"its modules.json names the class {module['type']}, which is not supported")
+            raise ValueError(f"the modules.json of the model names the class {module['type']}, which is not supported")
         if not isinstance(path, str) or not (path == "" or is_file_name(path)):
-            raise ValueError(f"its modules.json names the folder {path}, which is not directly in its folder")
+            raise ValueError(
+                f"the modules.json of the model names the folder {path}, which is not directly in the folder of"
+                " the model"
+            )
         for file in Path(folder, path).glob("sentence_*_config.json"):
             settings = read_config(file.parent, file.name)
             if not isinstance(settings, dict) or settings.get("model_args"):
-                raise ValueError(f"its {file.name} has model_args, which are not followed")
+                raise ValueError(f"the file {file.name} of the model has model_args, which are not followed")
         if name == "Dense":
             config = read_config(folder / path, "config.json")
             activation = str(config["activation_function"]) if isinstance(config, dict) else ""
             if not activation.startswith("torch.nn.modules.") or activation.rpartition(".")[2] not in ACTIVATIONS:
-                raise ValueError(f"its dense layer has the activation {activation!r}, which is not supported")
+                raise ValueError(
+                    f"the dense layer of the model has the activation {activation!r}, which is not supported"
+                )
 
 
 def known_types(module: type) -> tuple[str, ...]:

@@ -75,13 +75,13 @@ class TimmImages(LibraryImages):
     def load(folder: Path, about: Settings) -> nn.Module:
         config = read_config(folder, "config.json")
         if not isinstance(config, dict) or not timm.is_model(name := str(config["architecture"])):
-            raise ValueError("its config.json does not name a network of timm in `architecture`")
+            raise ValueError("the config.json of the model does not name a network of timm in `architecture`")
         arguments = config.get("model_args") or {}
         if not isinstance(arguments, dict):
-            raise ValueError("its model_args must be a mapping")
+            raise ValueError("model_args in the config.json of the model must be a mapping")
         plain = {"pretrained": False, "pretrained_cfg": None, "pretrained_cfg_overlay": None, "checkpoint_path": None}
         if repeated := plain.keys() & arguments.keys():
-            raise ValueError(f"its model_args set {min(repeated)}, which is not allowed")
+            raise ValueError(f"model_args in the config.json of the model set {min(repeated)}, which is not allowed")
         body = timm.create_model(name, **plain, **{**arguments, "num_classes": 0})
         body.load_state_dict(safetensors.torch.load_file(folder / WEIGHTS))
         return body if about.get("layer", "output") == "output" else InnerLayer(body, about["layer"])
@@ -97,7 +97,7 @@ def read_preprocessing(body: nn.Module) -> dict[str, Any]:
     data = timm.data.resolve_data_config({}, model=body)
     side = only_side(data["input_size"][1:])
     if data["crop_mode"] not in ("center", "squash"):
-        raise ValueError(f"its crop_mode {data['crop_mode']} is not supported")
+        raise ValueError(f"the crop_mode {data['crop_mode']} of the model is not supported")
     geometry = {"resize": side, "crop": None}
     if data["crop_mode"] == "center":
         geometry = {"resize": int(side / data["crop_pct"]), "crop": side}

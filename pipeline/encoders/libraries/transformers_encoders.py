@@ -155,7 +155,7 @@ class TransformersTexts(LibraryTexts):
         weights: WeightsOrigin,
     ) -> None:
         if getattr(tokenizer, "backend_tokenizer", None) is None:
-            raise ValueError("it has no tokenizer.json, which is needed")
+            raise ValueError("the model has no tokenizer.json, which is needed")
         self.model = model
         self.tokenizer = tokenizer
         self.dual = hasattr(model, "get_text_features")
@@ -208,7 +208,7 @@ def max_length(model: transformers.PreTrainedModel, tokenizer: transformers.PreT
     config = getattr(model.config, "text_config", model.config)
     limits = (tokenizer.model_max_length, getattr(config, "max_position_embeddings", MAX_TOKENS), MAX_TOKENS)
     if (length := int(min(limits))) < 1:
-        raise ValueError(f"its longest text has {length} tokens, but must have at least 1")
+        raise ValueError(f"the model allows texts of at most {length} tokens, but must allow at least 1 token")
     return length
 
 
@@ -249,7 +249,7 @@ def load_model(
     with quiet():
         model, loading = transformers.AutoModel.from_pretrained(repository, **options, output_loading_info=True)
     if wrong := sorted(map(str, [*loading["mismatched_keys"], *loading["error_msgs"]])):
-        raise ValueError(f"its weights have other shapes than its configuration says ({wrong[0]})")
+        raise ValueError(f"the weights of the model have other shapes than the configuration says ({wrong[0]})")
     return model.float().eval(), sorted(loading["missing_keys"])
 
 
@@ -260,7 +260,7 @@ def require_weights(missing: Sequence[str], but: tuple[str, ...]) -> None:
     prefixes in `but` is not needed.
     """
     if lost := [name for name in missing if not name.startswith(but)]:
-        raise ValueError(f"its weights lack {lost[0]}")
+        raise ValueError(f"the weights of the model lack {lost[0]}")
 
 
 def drop_parts(model: transformers.PreTrainedModel, beginnings: tuple[str, ...]) -> transformers.PreTrainedModel:

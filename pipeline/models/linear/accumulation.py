@@ -51,7 +51,7 @@ def sum_blocks(
         for block in ahead(blocks):
             accumulator.add(view.stack(block.features), text.stack(block.sentences), block.owners)
         return accumulator.result()
-    from pipeline.models.linear.device import DeviceAccumulator  # It imports torch, which takes long.
+    from pipeline.models.linear.device import DeviceAccumulator  # The import of torch takes seconds.
 
     on_device = DeviceAccumulator(view, text.dim, device)
     for block in ahead(blocks):
@@ -82,7 +82,7 @@ def mapped_moments(
     pairs, so only products with P or Q are computed. Sparse matrices of y stay sparse. P and Q are computed for one
     block at a time.
     """
-    import torch  # The import takes seconds, and only fits with feature maps need it.
+    import torch  # The import takes seconds, and only fits with feature maps need torch.
 
     from pipeline.models.linear.device import MappedAccumulator
 
@@ -137,8 +137,9 @@ class MomentsAccumulator:
         if self._shift is None:
             self._shift = self._mean_of(x)
         z = self._subtract_shift(x)
-        # A row of x counts once per sentence. If all rows have the same number of sentences, the products are
-        # multiplied by this number. Otherwise each row is multiplied by the square root of its number of sentences.
+        # Each row of x is added once for each of its sentences. If all rows have the same number of sentences, the
+        # products are multiplied by this number. Otherwise each row is multiplied by the square root of its number of
+        # sentences.
         equal = (counts == counts[0]).all()
         factor, root = (counts[0], np.ones(len(z), self._dtype)) if equal else (1, np.sqrt(counts, dtype=self._dtype))
         if not equal:

@@ -6,7 +6,7 @@
 from typing import TYPE_CHECKING
 
 import numpy as np
-import scipy  # SciPy loads its parts on first use. Embedding does not need them.
+import scipy  # SciPy loads its parts on first use, so embedding does not load them.
 
 from pipeline.errors import InputError
 from pipeline.models.joint_model import Features, RegionSource, Sentences
@@ -159,7 +159,7 @@ def top_eigenpairs(symmetric: np.ndarray, count: int, overwrite: bool = False) -
     subset = [len(symmetric) - count, len(symmetric) - 1]
     diagonal = symmetric.diagonal().copy()
     values, vectors = scipy.linalg.eigh(symmetric.T, subset_by_index=subset, overwrite_a=overwrite, check_finite=False)
-    if len(values) < count:  # LAPACK's default driver may lose eigenvalues that are nearly equal. `evd` finds them all.
+    if len(values) < count:  # Of nearly equal eigenvalues, LAPACK's default driver may lose some. `evd` finds all.
         if overwrite:
             below = np.tril(symmetric, -1)
             symmetric = below + below.T + np.diag(diagonal)
@@ -178,8 +178,8 @@ def _top_singular(t: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray, np
     size = len(gram)
     count = min(count, size)
     vectors = top_eigenpairs(gram, count, overwrite=True)[1]
-    # The singular value is computed as the length of t v for the eigenvector v. Its error is the square of the error of
-    # v, so it is far more exact than the root of the eigenvalue.
+    # The singular value is computed as the length of t v for the eigenvector v. The error of this length is the square
+    # of the error of v, so the length is far more exact than the root of the eigenvalue.
     other = t.T @ vectors if wide else t @ vectors
     singular = np.sqrt(np.einsum("ij,ij->j", other, other))
     if not singular[0] <= 1 + 1e-3:

@@ -178,7 +178,8 @@ class HubCorrected:
         self._computing = correction
 
     def __getattr__(self, name: str) -> Any:
-        if name == "model":  # `copy` looks for attributes before `model` is set, which would recurse endlessly here.
+        # `copy` looks for attributes before `model` is set, and this function would then call itself endlessly.
+        if name == "model":
             raise AttributeError(name)
         return getattr(self.model, name)
 
@@ -243,7 +244,7 @@ class HubCorrected:
             raise IntegrityError(
                 f"The hubness correction of the stored model uses {min(removed)}, which belongs to the removed methods"
                 " inverted-softmax and dual-softmax. Set hubness: csls for this model in the configuration of the run,"
-                " and rerun it: jointspace run CONFIG"
+                " and run: jointspace run CONFIG"
             )
         bank_tensors = {
             name.removeprefix(TENSOR_PREFIX): array for name, array in tensors.items() if name.startswith(TENSOR_PREFIX)

@@ -265,8 +265,8 @@ def embed_rivals(
     if greatest > MAX_FOLD_SHARE * total.n:
         raise InputError(
             f"{greatest:,.0f} of {total.n:,.0f} captions are in one fold of the cross-fitting, because most photos are"
-            f" near-duplicates of each other. At most {MAX_FOLD_SHARE:.0%} may be in one fold, so that the captions of"
-            " enough other photos are left to judge them. Leave out near-duplicates, or add other photos."
+            f" near-duplicates of each other. At most {MAX_FOLD_SHARE:.0%} may be in one fold, so that captions of"
+            " enough other photos are left to judge this fold. Leave out near-duplicates, or add other photos."
         )
     for fold, own in enumerate(moments):
         others = total - own

@@ -14,7 +14,7 @@ from operator import add
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, overload, runtime_checkable
 
 import numpy as np
-import scipy  # SciPy loads its parts on first use. Dense views do not need them.
+import scipy  # SciPy loads its parts on first use, so dense views do not load them.
 
 from pipeline.compute import runtime
 from pipeline.compute.device import upload
@@ -350,7 +350,7 @@ def measure_bandwidth(z: np.ndarray) -> float:
     If there are fewer than 51 rows, the distance to the farthest row is used instead. Raises InputError for fewer than
     two rows.
     """
-    from sklearn.neighbors import NearestNeighbors  # The import takes a second, and only a fit needs it.
+    from sklearn.neighbors import NearestNeighbors  # The import takes a second, and only a fit needs scikit-learn.
 
     if len(z) < 2:
         raise InputError(

@@ -67,7 +67,7 @@ class KernelFeatures:
         count = min(count, n)
         landmarks = _pick_rows(blocks(), np.sort(np.random.RandomState(seed).permutation(n)[:count]))
         fitted = Nystroem(kernel=kernel, gamma=gamma, n_components=count, random_state=seed).fit(landmarks)
-        components: Any = fitted.components_  # scikit-learn's type stub does not say that they may be sparse.
+        components: Any = fitted.components_  # In the type stub of scikit-learn, components cannot be sparse.
         return cls(kernel, gamma, components, fitted.normalization_.T)
 
     def __call__(self, rows: Rows) -> np.ndarray:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-import scipy  # SciPy loads its parts on first use. Embedding does not need them.
+import scipy  # SciPy loads its parts on first use, so embedding does not load them.
 
 from pipeline.compute import runtime
 from pipeline.errors import InputError

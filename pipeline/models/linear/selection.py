@@ -46,7 +46,7 @@ def choose_photos(
     free = np.setdiff1d(np.arange(len(features)), known)
     if not HELD_OUT_INTERVAL <= count <= len(free):
         raise UsageError(
-            f"Cannot choose {count} of {len(free)} photos without captions. Set the count to at least"
+            f"jointspace cannot choose {count} of {len(free)} photos without captions. Set the count to at least"
             f" {HELD_OUT_INTERVAL}, and to at most the number of photos without captions, or add photos."
         )
     tenth = count // HELD_OUT_INTERVAL

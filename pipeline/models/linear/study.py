@@ -224,7 +224,7 @@ def nearest_images(queries: np.ndarray, blocks: Iterable[tuple[np.ndarray, np.nd
     ids = np.zeros((len(queries), 0), np.int64)
     distances = np.zeros((len(queries), 0))
     for image_id, x in blocks:
-        # The term |q|^2 of the squared distance is left out, because it is the same for all images.
+        # The term |q|^2 of the squared distance is left out, because this term is the same for all images.
         apart = (x.astype(float) ** 2).sum(axis=1) - 2.0 * (queries @ x.T)
         ids = np.hstack([ids, np.broadcast_to(image_id, apart.shape)])
         distances = np.hstack([distances, apart])

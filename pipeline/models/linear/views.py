@@ -14,7 +14,7 @@ from operator import add
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar
 
 import numpy as np
-import scipy  # SciPy loads its parts on first use. Dense views do not need them.
+import scipy  # SciPy loads its parts on first use, so dense views do not load them.
 
 from pipeline.compute.precision import scale_to_unit_length, to_float32
 from pipeline.encoders.tfidf import unit_rows

@@ -60,7 +60,7 @@ class TrainingSchedule:
     def make_optimiser(self, parameters: Iterable[torch.Tensor], device: torch.device) -> torch.optim.Optimizer:
         """Return the optimiser of `parameters`, which are on `device`, with the initial learning rate."""
         on_cpu = device.type == "cpu"
-        # A fused optimiser updates all parameters in one pass. If `fused` is None, torch decides.
+        # A fused optimiser updates all parameters in one pass. If `fused` is None, torch decides whether to do so.
         make = {
             "adam": partial(torch.optim.Adam, fused=on_cpu or device.type == "cuda" or None),
             "sgd": torch.optim.SGD,

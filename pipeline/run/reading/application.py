@@ -148,7 +148,7 @@ def _nothing_left_after_refusal(output: Path) -> Iterator[None]:
         report = Layout(output.absolute()).manifest.path.with_name(REJECTS)
         rejects = list(read_rejects(report)) if report.exists() else []
         for reject in rejects[:MAX_LISTED_REJECTS]:
-            log.warning("Rejected: %s: %s.", printable(reject["file"]), printable(reject["reason"]))
+            log.warning("%s was rejected: %s.", printable(reject["file"]), printable(reject["reason"]))
         for path in set(output.iterdir()) - (before or set()):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
         if before is None:
@@ -195,8 +195,8 @@ def refresh_additions(stages: Mapping[str, Stage], home: Path) -> None:
                 remove_shard(folder)
                 if lost := len(there - present):
                     log.warning(
-                        "%d added photos were removed from the index %s, because the folder of the run no longer"
-                        " contains them. To have them again, put them back into that folder.",
+                        "%d added photos were removed from the index %s, because the collection of the run no longer"
+                        " contains them. To get these photos back, put them into data_root of the run again.",
                         lost,
                         home,
                     )
@@ -211,7 +211,7 @@ def refresh_additions(stages: Mapping[str, Stage], home: Path) -> None:
                 except JointspaceError as error:
                     log.warning(
                         "The added photos of %s could not be embedded for the new index, so a search does not find"
-                        " them: %s To add them again, run: %s",
+                        " these photos: %s To add the photos again, run: %s",
                         run,
                         error,
                         shlex.join(["jointspace", "add", str(home), str(photographs)]),

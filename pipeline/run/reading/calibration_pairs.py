@@ -43,8 +43,8 @@ def read_pairs(path: Path) -> list[SentenceRecord]:
     """
     if not path.is_file():
         raise UsageError(
-            f"{path} does not exist. Write it with the columns file and caption, or add --ask, which asks you for"
-            " captions and writes this table."
+            f"{path} does not exist. Write this table with the columns file and caption, or add --ask, which asks you"
+            " for captions and writes this table."
         )
     options = Options({}, {}, "gallery")
     folder = CollectionFolder(path.parent, options)

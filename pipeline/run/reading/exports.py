@@ -51,7 +51,7 @@ def export(index: Path, kind: str, output: Path, code: str, dims: int | None) ->
     card = stored.card
     if dims and dims > card.dim:
         raise UsageError(
-            f"The vectors have {card.dim} dimensions. Give --dims a number from 1 to {card.dim}, not {dims}."
+            f"--dims is {dims}, but the vectors have {card.dim} dimensions. Give a number from 1 to {card.dim}."
         )
     about = {
         "model": card.model,
@@ -94,8 +94,8 @@ def read_vectors(index: StoredIndex, modality: Modality) -> tuple[np.ndarray, pa
         card = shard.card.index_of(modality)
         if card and not is_exact(open_faiss(shard, modality)):
             log.warning(
-                "%s stores its %s compressed (%s), so these vectors are approximate. For exact vectors, set"
-                " index.candidates to [Flat] and build the index again.",
+                "%s stores the vectors of its %s in compressed form (%s), so the exported vectors are approximate. For"
+                " exact vectors, set index.candidates to [Flat] and build the index again.",
                 shard.folder, modality, card.factory,
             )  # fmt: skip
     try:

@@ -69,7 +69,7 @@ def read_generator(run: Run, name: str) -> StoredGenerator:
     spec = generator_spec(parameters.details["generator"])
     generator = spec.load().from_parts(parameters.settings, parameters.tensors)
     generator.to(run.device)
-    # The generator may be from an earlier configuration. Then the settings of its type are used.
+    # If the generator is from an earlier configuration, the settings of the type of the generator are used.
     is_configured = name in run.config.generator_variants
     settings = run.config.generator(name if is_configured else spec.name).settings
     precision = getattr(settings, "precision", None)

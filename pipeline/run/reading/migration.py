@@ -128,12 +128,13 @@ class MigrationTask:
             return _fit_and_measure(x, y, None, y.mean(axis=0))
         if self.texts.dim != self.new.dim:
             raise InputError(
-                f"{self.texts.files[0]} has vectors of {self.texts.dim} numbers, but {self.new.files[0]} of"
-                f" {self.new.dim}. Encode the captions with the text encoder that belongs to the new encoder."
+                f"{self.texts.files[0]} has vectors of {self.texts.dim} numbers, but {self.new.files[0]} has"
+                f" vectors of {self.new.dim} numbers. Encode the captions with the text encoder that belongs to the"
+                " new encoder."
             )
         drawn = rng.permutation(len(self.texts))[:MAX_CAPTIONS]
         texts = _read(self.texts, drawn)
-        position = np.full(len(self.old), -1)  # It will have the position of each old row in the sample, or -1.
+        position = np.full(len(self.old), -1)  # The position of each old row in the sample, or -1, is filled in below.
         position[rows] = np.arange(len(rows))
         owners = position[self.owners[drawn]]
         described, places = np.unique(self.owners[drawn][owners < 0], return_inverse=True)
@@ -154,8 +155,8 @@ class MigrationTask:
         for name in names:
             if "\n" in name or "\r" in name:
                 raise InputError(
-                    f"{self.old.files[0]} has a row with the name {name!r}. Its line break would split a line of"
-                    " images.txt. Give the row another name."
+                    f"{self.old.files[0]} has a row with the name {name!r}. The line break in this name would split"
+                    " a line of images.txt. Give the row another name."
                 )
         given = np.full(len(self.old), -1)
         given[self.rows] = np.arange(len(self.rows))
@@ -202,12 +203,12 @@ def migrate(
             found = np.arange(len(opened[name])) if numbers is None else np.asarray(numbers)
             if numbers is None and len(found) != len(old):
                 raise InputError(
-                    f"{name} has {len(found)} vectors, but old has {len(old)}. Give the row in old of each of them in"
-                    f" {argument}."
+                    f"{name} has {len(found)} vectors, but old has {len(old)} vectors. Pass {argument}, with the"
+                    f" number of a row of old for each of the vectors in {name}."
                 )
             if found.shape != (len(opened[name]),) or not np.isin(found, np.arange(len(old))).all():
                 raise InputError(
-                    f"{argument} must have one row number of old, from 0 to {len(old) - 1}, for each of the"
+                    f"{argument} must have the number of a row of old, from 0 to {len(old) - 1}, for each of the"
                     f" {len(opened[name])} vectors in {name}. Correct the numbers."
                 )
             pairing[name] = found
@@ -228,7 +229,7 @@ def _open(path: Path, of: Literal["images", "sentences"] = "images") -> ForeignF
         return ForeignFeatures(names, [vectors], [path])
     source = Source(path, None, None, of)
     if path.suffix in foreign.NAMELESS_SUFFIXES and not all(file.exists() for file in foreign.foreign_files(source)):
-        source = replace(source, of="sentences")  # `open_foreign` requires names for images.
+        source = replace(source, of="sentences")  # For images, `open_foreign` would require names.
     return open_foreign(source)
 
 
@@ -242,10 +243,10 @@ def _pair(vectors: ForeignFeatures, names: Sequence[str] | None, gallery: Foreig
     counts = f"{vectors.files[0]} has {len(vectors):,} rows, and {gallery.files[0]} has {len(gallery):,}"
     if names is None:
         if len(vectors) != len(gallery):
-            known = "names" if gallery.names else "row numbers, counted from 0"
+            known = "name" if gallery.names else "row number (from 0)"
             raise InputError(
-                f"{counts}, so they cannot be paired by order. List the names of the rows of {vectors.files[0]} in a"
-                f" text file next to it: the {known}, of the same photos in {gallery.files[0]}."
+                f"{counts}, so the rows cannot be paired by order. Next to {vectors.files[0]}, write a text file that"
+                f" has, for each of its rows, the {known} of the same photo in {gallery.files[0]}."
             )
         return np.arange(len(vectors))
     known = _gallery_names(gallery)

@@ -66,7 +66,8 @@ class MatchedFeatures:
             for row in (start + np.flatnonzero(~np.isfinite(features).all(axis=1))[:1]).tolist():
                 raise InputError(
                     f"{self.source.where(int(self.rows[row]))}: the vector of {self.labels[row]} is not finite (it"
-                    " contains NaN or infinity). Compute it again, or exclude it from the collection."
+                    f" contains NaN or infinity). Compute this vector again, or exclude {self.labels[row]} from the"
+                    " collection."
                 )
             to_stored(features, storage, self.names(these), key)
 
@@ -157,7 +158,7 @@ def _match_captions(run: Run, source: Source, path: str) -> MatchedFeatures:
         if len(vectors) != len(owners):
             raise InputError(
                 f"{path} has {len(vectors)} rows, but the run has {len(owners)} captions. Write one row per caption, in"
-                " the order of the manifest, or list the names of the rows in a text file next to it."
+                " the order of the manifest, or list the names of the rows in a text file next to this file."
             )
         return MatchedFeatures(labels, np.arange(len(owners)), vectors)
     texts = run.manifest.sentences["text"].to_pylist()

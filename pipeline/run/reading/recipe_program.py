@@ -75,7 +75,7 @@ def fill(rows: np.ndarray, side: str) -> np.ndarray:
 
 def normalise(rows: np.ndarray, encoder: Settings, arrays: Arrays) -> np.ndarray:
     """Centre, normalise and weight the vectors (n, dim) of an encoder."""
-    rows = np.asarray(rows, np.float32)  # jointspace uses float32 too, so both round in the same way.
+    rows = np.asarray(rows, np.float32)  # jointspace also uses float32, so this program rounds in the same way.
     for name in encoder["centring"]:  # First the mean is subtracted. Then the rows may be multiplied by a matrix.
         rows = rows @ arrays[name] if arrays[name].ndim == 2 else rows - arrays[name]
     for step in encoder["steps"]:

@@ -167,7 +167,7 @@ class RegionExtraction:
         commit = shard.publish(self._details)
         counts = ", ".join(f"{count} {what}" for what, count in commit.details["counts"].items())
         log.info(
-            "The shard %s was made. It has these numbers of regions that were changed, dropped or added: %s.",
+            "The shard %s was made. The shard has these numbers of regions that were changed, dropped or added: %s.",
             shard.path,
             counts or "none",
         )
@@ -330,8 +330,8 @@ def read_boxes(
         )
     if not is_stored.all():
         log.warning(
-            "%d of %d labelled boxes of the split %s are ignored, because they are not stored regions. To use them, set"
-            " regions.proposals to boxes and extract the regions again with `jointspace run CONFIG`.",
+            "%d of %d labelled boxes of the split %s are ignored, because these boxes are not stored regions. To use"
+            " them, set regions.proposals to boxes and extract the regions again with `jointspace run CONFIG`.",
             (~is_stored).sum(),
             len(rows),
             split,

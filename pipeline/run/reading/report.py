@@ -92,7 +92,7 @@ class RunReport:
         self.published = [table for table in every_table() if table.collection == collection and table.ranks_pairs]
         self.indexes = {name: run.index(name) for name in run.config.models}
         self.cards = [index.card for index in self.indexes.values()]
-        # A multi-vector model is shown only if the run has no other model, since it must score all pairs.
+        # A multi-vector model is shown only if the run has no other model, because such a model must score all pairs.
         single = [name for name, index in self.indexes.items() if index.card.kind == "global"]
         self.has_map = bool(single)
         candidates = single or list(self.indexes)
@@ -195,7 +195,7 @@ class RunReport:
 
         The first photo is the photo of the query, and the others are found (Kiros et al. 2014, Figure 4).
         """
-        from pipeline.index.search import Searcher  # This imports FAISS, which other reports do not need.
+        from pipeline.index.search import Searcher  # Other reports do not need FAISS, which this line imports.
 
         shown = []
         for model, searches in self.run.config.reproduce.arithmetic.items():

@@ -37,7 +37,7 @@ def require_all(run: "Run", stages: "Mapping[str, Stage]") -> None:
     }
     if missing:
         raise UsageError(listed([*missing]))
-    splits: Mapping[str, int] = {}  # If `ingest` has not run yet, it will check the splits itself.
+    splits: Mapping[str, int] = {}  # If `ingest` has not run yet, `ingest` will check the splits.
     with suppress(JointspaceError):
         jobs = Jobs(run)
         if jobs.is_done(jobs.job(stages["ingest"], ())):
@@ -65,7 +65,7 @@ def require_splits(config: "Config", splits: Mapping[str, int]) -> None:
         remedies.append("remove the split from evaluate.splits")
     raise InputError(
         f"In this collection, the split {' or '.join(missing)} has no photo with a caption, but the models or"
-        f" evaluations of this run need one. {', or '.join(remedies)}."
+        f" evaluations of this run need such photos. {', or '.join(remedies)}."
     )
 
 
@@ -134,8 +134,9 @@ def _missing_files(run: "Run", stage: "Stage", names: Names) -> Iterator[str]:
     for file in reads:
         if not isinstance(file, Outside) or file.path.exists():
             continue
-        if not (run.config.demo.generate and file.path.is_relative_to(run.layout.data_root)):  # `make-demo` writes it.
-            keys = "weights_root and `file` in" if file.name in ("weights", "detector") else "its path in"
+        # `make-demo` writes the files of a demo, so these files may be missing.
+        if not (run.config.demo.generate and file.path.is_relative_to(run.layout.data_root)):
+            keys = "weights_root and `file` in" if file.name in ("weights", "detector") else "the path in"
             remedy = f"Put the file there, or correct {keys} the configuration."
             yield f"{' '.join([stage.command, *names])} reads {file.path.absolute()}, which does not exist. {remedy}"
 

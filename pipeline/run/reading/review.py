@@ -30,8 +30,8 @@ def open_review(folder: Path, gallery: ServedGallery) -> Review:
     command = shlex.join(["jointspace", "audit", str(layout.root)])
     if home.parent.name != "index":
         raise UsageError(
-            f"--review needs an index in the folder of its run, such as RUN/index/sae, but got {folder}. Name the index"
-            " in the folder of the run."
+            f"--review needs an index in the folder of its run, such as RUN/index/sae, but {folder} is not in the"
+            " folder of a run. Name the index in the folder of the run."
         )
     if not layout.audit.commit.exists():
         raise UsageError(f"--review needs the audit of the run that built {folder}. Make the audit with `{command}`.")
