@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipeline.demo.grammar import write_captions, say
+from pipeline.demo.grammar import say, write_captions
 from pipeline.demo.picture import Box, Facts, draw_picture, read_facts
 from pipeline.demo.scene import COLOURS, KINDS, PLACES, pick, pick_weighted, sample_scene
 from pipeline.demo.words import NOUNS, VERBS, DemoSentence, kind_names
