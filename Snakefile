@@ -113,7 +113,7 @@ rule encode_sentences:
 
 rule accumulate:
     input: reads("accumulate")
-    output: LAYOUT.moments("{pairs}").part(0)
+    output: LAYOUT.moments("{pairs}").record_path(0)
     wildcard_constraints: pairs=any_of("accumulate", "pairs")
     params: decides=decides("accumulate")
     log: LOGS / "accumulate.{pairs}.log"

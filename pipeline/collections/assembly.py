@@ -151,8 +151,8 @@ class Assembly:
     """A builder of the tables of a manifest from the records of a collection.
 
     The caller inspects the images at `locations()` and passes the outcomes to `collect`. `draw` has the splits whose
-    images are to be drawn, as the method `assign_splits` explains. The images of a drawn split are chosen by the hash of the
-    bytes of each image, or of its path if `by_name` is true.
+    images are to be drawn, as the method `assign_splits` explains. The images of a drawn split are chosen by the hash
+    of the bytes of each image, or of its path if `by_name` is true.
     """
 
     def __init__(self, intake: Intake, by_name: bool = False, draw: Sequence[str] = ()) -> None:

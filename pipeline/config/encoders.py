@@ -676,8 +676,8 @@ def _require_kind(modality: Modality) -> BeforeValidator:
         kind = _kind_of(value)
         if isinstance(kind, str) and kind not in known and not re.match(IMPORT_PATH, kind):
             raise ValueError(
-                f"unknown kind {kind}. {did_you_mean(kind, known)}The kinds are {', '.join(known)}, and module:Class of your"
-                " own"
+                f"unknown kind {kind}. {did_you_mean(kind, known)}The kinds are {', '.join(known)}, and module:Class of"
+                " your own"
             )
         return value
 

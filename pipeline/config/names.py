@@ -248,8 +248,8 @@ class Config(OwnKeys):
         if name not in self._recipes:
             known = [*self.single, *self.ensembles]
             raise UsageError(
-                f"Unknown model {name}. {did_you_mean(name, known)}The known names are {', '.join(known)}. Define other models"
-                " in variants."
+                f"Unknown model {name}. {did_you_mean(name, known)}The known names are {', '.join(known)}. Define other"
+                " models in variants."
             )
         return self._recipes[name]
 
