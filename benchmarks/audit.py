@@ -153,7 +153,7 @@ def read_captioned(run: Run) -> Pairs:
     image_reduction = Reduction(np.asarray(view.stack(features)), IMAGE_COMPONENTS)
     restriction = Restriction(encoders, dict.fromkeys(names, 1.0), TERMS)
     sentences = {name: stack_rows([block.sentences[name] for block in blocks])[kept] for name in names}
-    stored_text = TextView.of(sentences, {name: config.text_encoder(name).normalise for name in names})
+    stored_text = TextView.from_vectors(sentences, {name: config.text_encoder(name).normalise for name in names})
     text = restriction.text(stored_text)
     functions = {name: encode_on_device(run, name) for name in names}
 
@@ -304,7 +304,7 @@ def embed(pairs: Pairs, vectors: np.ndarray, seed: int) -> list[Rivals]:
         yield SplitRows(images, {"reduced": features[images]}, {"reduced": vectors[captions]}, captions, own)
 
     view = ImageView(("reduced",), (features.shape[1],), ())
-    text = TextView.of({"reduced": vectors})
+    text = TextView.from_vectors({"reduced": vectors})
     return list(embed_rivals(blocks, view, text, runtime.threads(), ridges=pairs.ridges))
 
 

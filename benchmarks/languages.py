@@ -83,7 +83,7 @@ def measure(collection: Collection, captions: dict[int, list[str]], size: int, p
         pairs[split] = PairArrays(features, {"tfidf": encode(texts[split], vocabulary)}, owners)
     dims = tuple(values.shape[1] for values in collection.features.values())
     view = ImageView(tuple(collection.features), dims, ("sqrt", "l2"))
-    text = TextView.of(pairs["train"].sentences, {"tfidf": ()})
+    text = TextView.from_vectors(pairs["train"].sentences, {"tfidf": ()})
     moments = sum_blocks([pairs["train"]], view, text, runtime.threads())
     tuned = tune(NormalizedCCA, view, text, PreparedViews(moments), pairs["dev"], GRID)
     test = pairs["test"]

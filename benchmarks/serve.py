@@ -84,7 +84,7 @@ def make_index(folder: Path, count: int, dim: int, candidates: list[str] | str) 
     directions = Directions(np.eye(dim, dtype=np.float32), u, np.ones(dim, np.float32))
     model = model_spec("ncca").load()(
         ImageView(("none",), (dim,), ()),
-        TextView.of({"tfidf": encoder.encode(texts[:1])}),
+        TextView.from_vectors({"tfidf": encoder.encode(texts[:1])}),
         np.zeros(dim),
         np.zeros(size),
         directions,

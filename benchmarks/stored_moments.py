@@ -72,7 +72,7 @@ def accumulate(folder: Path, chunks: list[range], out: Path) -> None:
     """
     shutil.rmtree(out, ignore_errors=True)
     view = ImageView(("net",), (pairs.DIM_X,), ())
-    text = TextView.of({"tfidf": VectorShard(shard_path(folder / "tfidf", 0)).matrix})
+    text = TextView.from_vectors({"tfidf": VectorShard(shard_path(folder / "tfidf", 0)).matrix})
     none = np.empty(0, np.int64)
     for number, shards in enumerate(chunks):
         moments = sum_blocks(read_blocks(folder, shards), view, text, runtime.threads())

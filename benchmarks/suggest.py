@@ -179,7 +179,7 @@ def measure_selection(
     }
     dims = tuple(block.shape[1] for block in collection.features.values())
     view = ImageView(tuple(collection.features), dims, collection.steps)
-    text = TextView.of(texts["train"], collection.text_steps)
+    text = TextView.from_vectors(texts["train"], collection.text_steps)
     for measured in compare_methods(Bench(view, text, splits), methods, [len(train)], [seed]):
         yield line_of(measured)
 

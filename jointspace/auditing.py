@@ -152,7 +152,7 @@ def _score(x: Mapping[str, np.ndarray], y: Mapping[str, Block], owners: np.ndarr
                 )
 
     view = ImageView(tuple(x), tuple(block.shape[1] for block in x.values()), STEPS)
-    return cross_fit(blocks, view, restriction.text(TextView.of(y)), runtime.threads())
+    return cross_fit(blocks, view, restriction.text(TextView.from_vectors(y)), runtime.threads())
 
 
 def _audit_run(run: Run) -> Findings:

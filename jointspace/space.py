@@ -346,7 +346,7 @@ class GridSearch:
     ) -> None:
         dims = {name: block.shape[1] for name, block in pairs.images.items()}
         self._view = ImageView(tuple(dims), tuple(dims.values()), steps)
-        self._text = TextView.of(pairs.texts)
+        self._text = TextView.from_vectors(pairs.texts)
         self._settings = settings
         self._seed = seed
         self._moments = _moments(self._view, self._text, pairs)

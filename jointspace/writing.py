@@ -63,7 +63,7 @@ def write_index(folder: Path, save: Callable[[Path], None], items: Items) -> Non
     `save` is called with a temporary folder, and must write the model there. The vectors of the items must have unit
     length, so that a search by inner product finds the nearest items by cosine.
     """
-    requirements = Requirements.of(loading.load().index)
+    requirements = Requirements.from_settings(loading.load().index)
     sides = {"images": items.images} | ({} if items.texts is None else {"sentences": items.texts})
     writer = IndexWriter(folder)
     indexes: dict[str, IndexCard] = {}

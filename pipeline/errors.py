@@ -82,7 +82,7 @@ def similar_name(name: str, known: Iterable[str]) -> str | None:
     return next(iter(difflib.get_close_matches(name, list(known), n=1)), None)
 
 
-def meant(name: str, known: Iterable[str]) -> str:
+def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return the question `Did you mean NAME? `, with a space at its end, for the known name whose spelling is most
     similar to `name`. Return "" if no spelling is similar."""
     nearest = similar_name(name, known)

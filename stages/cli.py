@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import click
 
 from pipeline.compute import runtime
-from pipeline.errors import JointspaceError, UsageError, meant
+from pipeline.errors import JointspaceError, UsageError, did_you_mean
 from pipeline.printable import printable
 from stages.catalogue import COMMANDS, GROUPS, STAGES, USER_COMMANDS, first_sentence, help_text, open_command
 from stages.commands import Command, command_of, runnable
@@ -81,7 +81,7 @@ class Catalogue(Command, click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
-            near = meant(args[0], self.list_commands(ctx))
+            near = did_you_mean(args[0], self.list_commands(ctx))
             raise UsageError(f"Unknown command {args[0]}. {near}`{self._path} --help` lists the commands.")
         return super().resolve_command(ctx, args)
 

@@ -91,7 +91,7 @@ def write_index_of(folder: Path, registered: str, case: Case) -> jointspace.Inde
     """
     vectors = case.images()
     writer = IndexWriter(folder)
-    requirements = Requirements.of(loading.load().index)
+    requirements = Requirements.from_settings(loading.load().index)
     built = choose_and_build(Vectors(vectors), vectors[:5], case.model.metric, requirements)
     writer.add("images.faiss", built.write)
     n = len(vectors)

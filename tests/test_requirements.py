@@ -55,7 +55,11 @@ def test_finished_artefacts_need_no_inputs(tmp_path: Path) -> None:
     run = run_of(tmp_path, **OWN, encoders=[{"name": "given", "kind": "imported", "path": "vectors.npy"}])
     with pytest.raises(UsageError, match=r"vectors\.npy"):
         require_all(run, declared())
-    commits = [run.layout.encoder("given").commit, run.layout.features("given").part(0), run.layout.manifest.commit]
+    commits = [
+        run.layout.encoder("given").commit,
+        run.layout.features("given").record_path(0),
+        run.layout.manifest.commit,
+    ]
     for commit in commits:
         commit.parent.mkdir(parents=True, exist_ok=True)
         commit.touch()

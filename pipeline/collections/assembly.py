@@ -94,7 +94,9 @@ class Collection:
             )
         if learned_from and (sentences["kept"] or sentences["given"]):
             self._require_pairs(reasons)
-        broken = self.left_out.of("sentences", "") - self.left_out.of("sentences", *HARMLESS_REASONS)
+        broken = self.left_out.count_reasons("sentences", "") - self.left_out.count_reasons(
+            "sentences", *HARMLESS_REASONS
+        )
         for kind, word, count in (("images", "photos", images["rejected"]), ("sentences", "captions", broken)):
             given = self.counts[kind]["given"]
             if too_many(count, given, reject_limit):
@@ -128,7 +130,7 @@ class Collection:
                 " set collection.default_split to train."
             )
 
-    def describe(self) -> Iterator[str]:
+    def format_summary(self) -> Iterator[str]:
         """Yield lines for the user: the kept and rejected records of each kind, the notes, the ten most frequent
         reasons for records that are not kept, and the number of images that are moved to `gallery`."""
         splits = ", ".join(f"{split} {summary.kept}" for split, summary in self.splits.items())
@@ -149,8 +151,8 @@ class Assembly:
     """A builder of the tables of a manifest from the records of a collection.
 
     The caller inspects the images at `locations()` and passes the outcomes to `collect`. `draw` has the splits whose
-    images are to be drawn, as the method `place` explains. The images of a drawn split are chosen by the hash of the
-    bytes of each image, or of its path if `by_name` is true.
+    images are to be drawn, as the method `assign_splits` explains. The images of a drawn split are chosen by the hash
+    of the bytes of each image, or of its path if `by_name` is true.
     """
 
     def __init__(self, intake: Intake, by_name: bool = False, draw: Sequence[str] = ()) -> None:
@@ -158,9 +160,9 @@ class Assembly:
         self._tables = intake.tables
         self._tables.create(OUTCOMES)
         self._by_name = by_name
-        self.place(draw)
+        self.assign_splits(draw)
 
-    def place(self, draw: Sequence[str]) -> None:
+    def assign_splits(self, draw: Sequence[str]) -> None:
         """Assign each image to a split.
 
         Images keep the split that the collection gives them. The splits in `draw`, which may be dev and test, are drawn
@@ -220,11 +222,11 @@ class Assembly:
         rejected = intake.rejects.summarise(not kept["images"])
         counts = {}
         for kind, number in kept.items():
-            duplicates = rejected.of(kind, DUPLICATE)
-            fates = {"kept": number, "rejected": rejected.of(kind, "") - duplicates, "duplicate": duplicates}
+            duplicates = rejected.count_reasons(kind, DUPLICATE)
+            fates = {"kept": number, "rejected": rejected.count_reasons(kind, "") - duplicates, "duplicate": duplicates}
             counts[kind] = {"given": intake.given[kind], **fates}
         notes = [f"{count} photos {note}" for note, count in image_notes.most_common()]
-        notes += [*intake.notes, *intake.own.describe()]
+        notes += [*intake.notes, *intake.own.format_summary()]
         if taken_down:
             notes.append(f"{taken_down} captions in the takedown list are removed")
         if moved:

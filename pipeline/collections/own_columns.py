@@ -140,7 +140,7 @@ class OwnColumns:
             fields[stored] = TYPES[column.kind]
         return pa.schema(list(fields.items()))
 
-    def describe(self) -> Iterator[str]:
+    def format_summary(self) -> Iterator[str]:
         """Yield lines for the user. The first line has the columns and their types, and a line for each reason has the
         number of values that were left out for this reason.
 

@@ -17,8 +17,8 @@ KIND_NAMES = {"images": "photos", "sentences": "captions", "documents": "weak te
 DIVIDED = "divided"
 """The split of an image to which the collection does not assign a split. Assembly replaces it."""
 MAX_PRINTED_REASONS = 20
-"""Largest number of reasons for ignoring files that `Tally.describe` lists. All further reasons are counted in one
-line."""
+"""Largest number of reasons for ignoring files that `Tally.format_summary` lists. All further reasons are counted in
+one line."""
 NOT_UTF8 = "not UTF-8"
 """The beginning of the reason for rejecting bytes that are not text in UTF-8."""
 
@@ -132,7 +132,7 @@ class Tally:
         else:
             self.left_out[reason] += 1
 
-    def describe(self) -> Iterator[str]:
+    def format_summary(self) -> Iterator[str]:
         """Yield lines for the user: the numbers of files that were read and ignored, unless none was ignored, and the
         notes."""
         if left_out := self.left_out.total():

@@ -9,7 +9,7 @@ from pipeline.config.models import FragmentTrainSettings, Model, TrainSettings, 
 from pipeline.config.names import Config
 from pipeline.config.registry import GENERATORS, MODELS, TRAININGS, Named, model_spec
 from pipeline.config.text import RESERVED
-from pipeline.errors import UsageError, meant
+from pipeline.errors import UsageError, did_you_mean
 
 
 def problems(config: Config) -> list[str]:
@@ -62,7 +62,7 @@ def _unknown(where: str, kind: str, names: Iterable[str], known: Iterable[str], 
     for name in names:
         if name not in known:
             listed = f"The known names are {', '.join(known)}" if known else "There is none"
-            yield f"{where}: unknown {kind} {name}. {meant(name, known)}{listed}{more}"
+            yield f"{where}: unknown {kind} {name}. {did_you_mean(name, known)}{listed}{more}"
 
 
 def _encoders(config: Config) -> Iterator[str]:

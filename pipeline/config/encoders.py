@@ -26,7 +26,7 @@ from pipeline.config.section import (
     file_goes_with,
     key,
 )
-from pipeline.errors import meant
+from pipeline.errors import did_you_mean
 
 VECTOR_FORMATS = ".npy, .npz, .pt, .safetensors, Parquet, HDF5, clip-retrieval's folder"
 
@@ -683,8 +683,8 @@ def _require_kind(modality: Modality) -> BeforeValidator:
         kind = _kind_of(value)
         if isinstance(kind, str) and kind not in known and not re.match(IMPORT_PATH, kind):
             raise ValueError(
-                f"unknown kind {kind}. {meant(kind, known)}The kinds are {', '.join(known)}, and module:Class of your"
-                " own"
+                f"unknown kind {kind}. {did_you_mean(kind, known)}The kinds are {', '.join(known)}, and module:Class of"
+                " your own"
             )
         return value
 

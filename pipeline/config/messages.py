@@ -7,7 +7,7 @@ from typing import get_args
 
 from pydantic import BaseModel, ValidationError
 
-from pipeline.errors import meant
+from pipeline.errors import did_you_mean
 
 MAX_LISTED = 12
 """Largest number of legal names, or of problems, that a message lists. The message says if there are more."""
@@ -102,7 +102,7 @@ def suggest(name: str, legal: Sequence[str], heading: str) -> str:
     If no name is similar, return `HEADING NAME, NAME, ...` with the first MAX_LISTED legal names, and the number of
     further names if there are any.
     """
-    if nearest := meant(name, legal):
+    if nearest := did_you_mean(name, legal):
         return nearest.strip()
     listed = ", ".join(legal[:MAX_LISTED]) + (f" and {len(legal) - MAX_LISTED} more" if len(legal) > MAX_LISTED else "")
     return f"{heading} {listed}"

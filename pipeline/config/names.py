@@ -26,7 +26,7 @@ from pipeline.config.registry import (
 )
 from pipeline.config.results import ChosenGenerator, GeneratorVariant
 from pipeline.config.section import DESCRIBED, Section
-from pipeline.errors import UsageError, meant
+from pipeline.errors import UsageError, did_you_mean
 
 UNIT = ("l2",)
 """Default transforms of the features of an image encoder whose entry does not have `roots`."""
@@ -251,8 +251,8 @@ class Config(OwnKeys):
         if name not in self._recipes:
             known = [*self.single, *self.ensembles]
             raise UsageError(
-                f"Unknown model {name}. {meant(name, known)}The known names are {', '.join(known)}. Define other models"
-                " in variants."
+                f"Unknown model {name}. {did_you_mean(name, known)}The known names are {', '.join(known)}. Define other"
+                " models in variants."
             )
         return self._recipes[name]
 

@@ -16,7 +16,7 @@ from dataclasses import KW_ONLY, dataclass, replace
 from functools import cache, partial
 from typing import Any, Literal, Protocol, TypeVar
 
-from pipeline.errors import UsageError, meant
+from pipeline.errors import UsageError, did_you_mean
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def find(what: str, name: str, entries: Iterable[AnyNamed]) -> AnyNamed:
     """
     known = {entry.name: entry for entry in entries}
     if name not in known:
-        raise UsageError(f"Unknown {what} {name}. {meant(name, known)}The known names are {', '.join(known)}.")
+        raise UsageError(f"Unknown {what} {name}. {did_you_mean(name, known)}The known names are {', '.join(known)}.")
     return known[name]
 
 

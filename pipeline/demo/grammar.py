@@ -50,7 +50,7 @@ class Topic:
         return next(others, None)
 
 
-def describe(facts: Facts, rng: np.random.Generator) -> tuple[DemoSentence, ...]:
+def write_captions(facts: Facts, rng: np.random.Generator) -> tuple[DemoSentence, ...]:
     """Write SENTENCES captions. The captions differ, unless SENTENCES * ATTEMPTS attempts give too few different
     captions."""
     new: dict[str, DemoSentence] = {}

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipeline.demo.grammar import describe, say
+from pipeline.demo.grammar import say, write_captions
 from pipeline.demo.picture import Box, Facts, draw_picture, read_facts
 from pipeline.demo.scene import COLOURS, KINDS, PLACES, pick, pick_weighted, sample_scene
 from pipeline.demo.words import NOUNS, VERBS, DemoSentence, kind_names
@@ -91,7 +91,7 @@ def scene_record(settings: DrawingSettings, index: int) -> SceneRecord:
         return SceneRecord(f"weak-{number:05d}.jpg", "weak", jpeg, boxes, (), annotate(facts, rng))
     later = "dev" if index < settings.train + settings.dev else "test"
     split = "train" if index < settings.train else later
-    return SceneRecord(f"scene-{number:05d}.jpg", split, jpeg, boxes, describe(facts, rng), None)
+    return SceneRecord(f"scene-{number:05d}.jpg", split, jpeg, boxes, write_captions(facts, rng), None)
 
 
 def collection_texts(records: Iterable[SceneRecord]) -> dict[str, str]:

@@ -269,13 +269,13 @@ def _add(scene: Scene, thing: Thing, rng: np.random.Generator) -> Scene:
     such spot is found in ATTEMPTS attempts, or if the scene would have more than MAX_FIGURES figures."""
     if len(scene.figures) + thing.count <= MAX_FIGURES:
         for _ in range(ATTEMPTS):
-            grown = _place(scene, thing, rng)
+            grown = _add_thing(scene, thing, rng)
             if _all_in_sight(grown):
                 return grown
     return scene
 
 
-def _place(scene: Scene, thing: Thing, rng: np.random.Generator) -> Scene:
+def _add_thing(scene: Scene, thing: Thing, rng: np.random.Generator) -> Scene:
     """Return `scene` with `thing` at a random spot, even if the thing hides something there. The figures of the thing
     are side by side."""
     number = len(scene.things)

@@ -49,7 +49,7 @@ class Matching:
         """Return the `names` (n,) of images or sentences without a row."""
         return [names[position] for position in np.flatnonzero(self.rows < 0).tolist()]
 
-    def describe(self) -> list[str]:
+    def format_summary(self) -> list[str]:
         """Return lines for the user about names that did not match exactly, and about names that match several
         images."""
         count = len(self.lookup.images)

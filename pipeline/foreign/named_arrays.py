@@ -34,7 +34,7 @@ def read_npz(path: Path) -> NamedArrays:
     """Read the matrices of floating-point numbers and the lists of strings in an .npz file. Raises ValueError if the
     file has pickled objects."""
     with np.load(path, allow_pickle=False) as file:
-        return _select({name: file[name] for name in file.files})
+        return _select_arrays({name: file[name] for name in file.files})
 
 
 def npz_bytes(path: Path) -> int:
@@ -49,7 +49,7 @@ def read_safetensors(path: Path) -> NamedArrays:
     from safetensors import safe_open
 
     with safe_open(path, framework="pt") as file:
-        return _select({name: to_numpy(file.get_tensor(name)) for name in file.keys()})  # noqa: SIM118
+        return _select_arrays({name: to_numpy(file.get_tensor(name)) for name in file.keys()})  # noqa: SIM118
 
 
 def read_torch(path: Path) -> NamedArrays:
@@ -66,7 +66,7 @@ def read_torch(path: Path) -> NamedArrays:
             f"jointspace cannot read features from {path}, because the file is damaged, or has other objects than"
             " tensors and lists of strings. Save only tensors and lists of strings with torch.save."
         ) from error
-    return _select(stored if isinstance(stored, Mapping) else {ONLY_TENSOR: stored})
+    return _select_arrays(stored if isinstance(stored, Mapping) else {ONLY_TENSOR: stored})
 
 
 def plain_dataset(file: h5py.File, name: str) -> h5py.Dataset | None:
@@ -93,7 +93,7 @@ READERS: Mapping[str, Callable[[Path], NamedArrays]] = {
 """The readers of files of arrays, by suffix."""
 
 
-def _select(values: "Mapping[str, np.ndarray | torch.Tensor | list[str]]") -> NamedArrays:
+def _select_arrays(values: "Mapping[str, np.ndarray | torch.Tensor | list[str]]") -> NamedArrays:
     """Return the matrices of floating-point numbers and the lists of strings among the values. Other values are
     ignored."""
     matrices: dict[str, np.ndarray] = {}

@@ -225,7 +225,9 @@ class Generator(Protocol):
         network is not changed."""
         ...
 
-    def describe(self, features: Mapping[str, np.ndarray], sources: Sources, count: int) -> list[list[Description]]:
+    def generate_captions(
+        self, features: Mapping[str, np.ndarray], sources: Sources, count: int
+    ) -> list[list[Description]]:
         """Generate at most `count` captions, best first, for each of n images, whose `features` are given as encoder ->
         (n, dim). `sources` has the other inputs, such as the training sentences, the settings of the search and the
         joint space. Return one list of captions per image. A list may be empty."""
@@ -262,7 +264,7 @@ def describe_images(
     caption, and all of these words are in the vocabulary.
     """
     corpus = sources.corpus
-    described = generator.describe(features, sources, count)
+    described = generator.generate_captions(features, sources, count)
     likenesses = iter(corpus.likeness([" ".join(sentence.words) for image in described for sentence in image]))
 
     def entry(sentence: Description) -> dict[str, Any]:

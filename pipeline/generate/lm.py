@@ -75,7 +75,7 @@ class LanguageText:
     tags: Tokens | None
 
     @classmethod
-    def of(
+    def encode(
         cls, texts: Sequence[str], vocabulary: Vocabulary, space: JointSpace, tagger: Tagger | None
     ) -> "LanguageText":
         """Encode the `texts` that have words as word ids, embed these texts in `space`, and tag their words if `tagger`
@@ -109,7 +109,9 @@ class LanguageModel:
         tagger = material.tagger if cls.network_type.structured else None
         texts = {"train": [*material.texts["train"], *material.extra], "dev": material.texts["dev"]}
         space = required(material.space)
-        train_text, dev_text = (LanguageText.of(texts[split], vocabulary, space, tagger) for split in ("train", "dev"))
+        train_text, dev_text = (
+            LanguageText.encode(texts[split], vocabulary, space, tagger) for split in ("train", "dev")
+        )
         chosen = {name: getattr(settings, name) for name in SIZE_SETTINGS}
         sizes = LogBilinearSizes(condition=train_text.u.shape[1], tags=len(TAGS), **chosen)
         frequencies = log_frequencies(train_text.tokens, len(vocabulary.terms) + 2)
@@ -148,7 +150,7 @@ class LanguageModel:
         space = required(held_out.space)
         pairs = held_out.pairs
         tagger = held_out.tagger if self.network.structured else None
-        text = LanguageText.of(held_out.texts, held_out.vocabulary, space, tagger)
+        text = LanguageText.encode(held_out.texts, held_out.vocabulary, space, tagger)
         images = space.images(pairs.images(np.arange(pairs.n_images)))[pairs.owners[text.names]]
         return {"given_sentence": self.perplexity(text), "given_image": self.perplexity(replace(text, u=images))}
 
@@ -171,7 +173,9 @@ class LanguageModel:
 
         return log_probabilities(sentences, len(images), open_block)
 
-    def describe(self, features: Mapping[str, np.ndarray], sources: Sources, count: int) -> list[list[Description]]:
+    def generate_captions(
+        self, features: Mapping[str, np.ndarray], sources: Sources, count: int
+    ) -> list[list[Description]]:
         """Generate `sources.candidates` candidates for each of n images, whose `features` are given as encoder -> (n,
         dim), and return for each image at most `count` different candidates, best first.
 

@@ -199,7 +199,9 @@ class MultimodalRNN:
         `given_image`."""
         return {"given_image": self.perplexity(held_out.pairs)}
 
-    def describe(self, features: Mapping[str, np.ndarray], sources: Sources, count: int) -> list[list[Description]]:
+    def generate_captions(
+        self, features: Mapping[str, np.ndarray], sources: Sources, count: int
+    ) -> list[list[Description]]:
         """Generate at most `count` sentences, best first, for each of n images, whose `features` are given as encoder
         -> (n, dim).
 
@@ -219,11 +221,11 @@ class MultimodalRNN:
             best = [sorted(group, key=lambda one: -one.log_probability) for group in zip(*drawn, strict=True)]
         terms = sources.corpus.vocabulary.terms
 
-        def describe(sentence: Hypothesis) -> Description:
+        def make_description(sentence: Hypothesis) -> Description:
             score = sentence.log_probability / (len(sentence.words) + 1) ** power
             return Description(tuple(terms[i] for i in sentence.words), score)
 
-        return [list(map(describe, hypotheses)) for hypotheses in best]
+        return [list(map(make_description, hypotheses)) for hypotheses in best]
 
     def decoder(self, features: Mapping[str, np.ndarray]) -> RecurrentDecoder:
         """Create the decoder for n images, whose `features` are given as encoder -> (n, dim)."""

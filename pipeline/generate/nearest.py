@@ -77,7 +77,9 @@ class Nearest:
     def encoders(self) -> tuple[str, ...]:
         return self.view.encoders
 
-    def describe(self, features: Mapping[str, np.ndarray], sources: Sources, count: int) -> list[list[Description]]:
+    def generate_captions(
+        self, features: Mapping[str, np.ndarray], sources: Sources, count: int
+    ) -> list[list[Description]]:
         """Describe n images, whose `features` are given as encoder -> (n, dim), by training sentences.
 
         For each image, return the words of the sentences of the `count` nearest rows of the gallery, best first. If the
@@ -90,7 +92,7 @@ class Nearest:
         blocks = (to_float32(self.gallery[start : start + GALLERY_BLOCK]) for start in starts)
         nearest = search_exact(queries, blocks, count, "inner_product" if self.unit else "euclidean")
         described = []
-        for rows, scores in map(nearest.of, range(len(queries))):
+        for rows, scores in map(nearest.of_query, range(len(queries))):
             texts = [tuple(sources.corpus.analyze(sources.corpus.texts[row])) for row in map(int, self.rows[rows])]
             described.append(list(map(Description, texts, scores.tolist())))
         return described

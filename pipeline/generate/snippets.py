@@ -126,7 +126,7 @@ class Regions(NamedTuple):
     offsets: np.ndarray
 
     @classmethod
-    def of(cls, features: np.ndarray) -> "Regions":
+    def from_features(cls, features: np.ndarray) -> "Regions":
         """Create n regions with the `features` (n, dim), with the same box and score for all of them."""
         n = len(features)
         return cls(features, np.tile(np.array([[0, 0, 1, 1]], np.float32), (n, 1)), np.ones(n), np.arange(n + 1))
@@ -188,18 +188,20 @@ class RankedSnippets:
     def encoders(self) -> tuple[str, ...]:
         return self.model.region_encoders
 
-    def describe(self, features: Mapping[str, np.ndarray], sources: Sources, count: int) -> list[list[Description]]:
+    def generate_captions(
+        self, features: Mapping[str, np.ndarray], sources: Sources, count: int
+    ) -> list[list[Description]]:
         """Return at most `count` snippets, best first, for each of n regions, whose `features` are given as encoder ->
         (n, dim). Words of a snippet that are not in the vocabulary are left out. The score is the sum of the inner
         products of the region with the words of the snippet."""
-        queries = self.model.embed_regions(Regions.of(np.hstack([features[name] for name in self.encoders])))
+        queries = self.model.embed_regions(Regions.from_features(np.hstack([features[name] for name in self.encoders])))
         starts = range(0, len(self.gallery), SNIPPET_BLOCK)
         blocks = (to_float32(self.gallery[start : start + SNIPPET_BLOCK]) for start in starts)
         nearest = search_exact(queries, blocks, count, "inner_product")
         terms = sources.corpus.vocabulary.terms
         words = [tuple(terms[i] for i in ids if i < len(terms)) for ids in self.snippets]
         described = []
-        for rows, scores in map(nearest.of, range(len(queries))):
+        for rows, scores in map(nearest.of_query, range(len(queries))):
             described.append(list(map(Description, [words[row] for row in rows], scores.tolist())))
         return described
 

@@ -97,7 +97,7 @@ class Requirements:
     sample: int = 50_000
 
     @classmethod
-    def of(cls, settings: "IndexSettings") -> "Requirements":
+    def from_settings(cls, settings: "IndexSettings") -> "Requirements":
         """Return the requirements in the section `index` of a configuration."""
         return cls(**settings.model_dump(include={field.name for field in fields(cls)}))
 

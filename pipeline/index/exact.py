@@ -98,7 +98,7 @@ class Neighbours:
         best = np.lexsort((rows, -scores))[:, : self.rows.shape[1]]
         return Neighbours(np.take_along_axis(rows, best, axis=1), np.take_along_axis(scores, best, axis=1))
 
-    def of(self, query: int) -> tuple[np.ndarray, np.ndarray]:
+    def of_query(self, query: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the rows (n,) and the scores (n,) of the query with the number `query`, without the rows -1. n is at
         most k."""
         there = self.rows[query] >= 0

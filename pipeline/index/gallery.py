@@ -235,7 +235,7 @@ class MultiVectorGallery(Gallery):
         allowed_regions = None if allowed is None else allowed[self.owners]
         top, among = min(top, len(self) if allowed is None else int(allowed[self.there].sum())), 4 * top
         while True:
-            rows, scores = Gallery(self.index).search(query, among, allowed_regions).of(0)
+            rows, scores = Gallery(self.index).search(query, among, allowed_regions).of_query(0)
             first = np.sort(np.unique(self.owners[rows], return_index=True)[1])[:top]
             if len(first) == top or among >= self.index.ntotal:
                 return RegionHits(self.owners[rows[first]], scores[first], self.outline.box_array[rows[first]])

@@ -25,7 +25,7 @@ from pipeline.text.vocabulary import Vocabulary, encode_tokens
 
 if TYPE_CHECKING:
     from PIL.Image import Image
-    from spacy import Language
+    from spacy.language import Language
 
     from pipeline.encoders.image_encoder import ImageEncoder
     from pipeline.text.trees import Trees

@@ -194,7 +194,7 @@ class Searcher(QueryEncoder):
         allowed = self.allowed("images", where)
         gallery = self._require_fit("images", queries)
         neighbours = gallery.search(queries, top, allowed)
-        ranked = [neighbours.of(number) for number in range(len(queries))]
+        ranked = [neighbours.of_query(number) for number in range(len(queries))]
         each = [queries[row : row + 1] for row in range(len(queries))] if isinstance(queries, np.ndarray) else None
         single = each or [*several_vectors_each(queries).blocks(1)]
         matches = [self._match(sentence, allowed) if match_text else None for sentence in sentences]
@@ -234,9 +234,9 @@ class Searcher(QueryEncoder):
         gallery = self.gallery("images")
         matching = np.zeros(self.rows("images").num_rows, bool)
         matching[list(matches.ranks)] = True
-        nearest = gallery.search(query, max(top, MAX_FUSED), allowed).of(0)
+        nearest = gallery.search(query, max(top, MAX_FUSED), allowed).of_query(0)
         scores = {}
-        for rows, values in (nearest, gallery.search(query, len(matches.ranks), matching).of(0)):
+        for rows, values in (nearest, gallery.search(query, len(matches.ranks), matching).of_query(0)):
             scores |= zip(rows.tolist(), values.tolist(), strict=True)
         fused = np.round(nearest[1][:MAX_FUSED], 6)
         ranks = np.searchsorted(-fused, -fused)  # Equal scores have the same rank.
@@ -456,7 +456,7 @@ class Searcher(QueryEncoder):
         )
         query = compose(image, taken, added)
         gallery = self._require_fit("images", query)
-        rows, scores = gallery.search(query, max(top, among), allowed).of(0)
+        rows, scores = gallery.search(query, max(top, among), allowed).of_query(0)
         if among > 1 and len(rows):
             with suppress(RuntimeError):  # Some types of index cannot return their vectors.
                 vectors = gallery.reconstruct(rows[:among])
@@ -645,7 +645,7 @@ class Searcher(QueryEncoder):
 
     def _rank(self, modality: Modality, queries: Items, top: int, allowed: np.ndarray | None) -> list[Answer]:
         neighbours = self._require_fit(modality, queries).search(queries, top, allowed)
-        return self._list_hits(modality, [neighbours.of(query) for query in range(len(queries))])
+        return self._list_hits(modality, [neighbours.of_query(query) for query in range(len(queries))])
 
 
 def sort_likely(answer: Answer, column: str, top: int) -> Answer:

@@ -12,7 +12,7 @@ from inspect import Parameter, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pipeline.errors import UsageError, meant
+from pipeline.errors import UsageError, did_you_mean
 from pipeline.run.layout import Artefact, Layout, Shards
 
 if TYPE_CHECKING:
@@ -304,7 +304,7 @@ class Stage:
                 listed = ", ".join(known)
                 raise UsageError(
                     f"{self.command}: the configuration has no {self.names[position]} {name}."
-                    f" {meant(name, known)}{f'The known names are {listed}.' if known else 'There is none.'}"
+                    f" {did_you_mean(name, known)}{f'The known names are {listed}.' if known else 'There is none.'}"
                 )
         if not choices:
             nouns = " and ".join(self.names)

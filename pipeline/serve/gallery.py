@@ -430,7 +430,7 @@ class Describer:
     `registered` is the registered name of the generator class, and `top` is the number of captions if a request does
     not ask for a number. `features(data)` encodes the bytes of a photo with at least the generator's encoders, as
     encoder -> (1, dim). `sources` has the other inputs of the generator. Only the thread of Service.encoding may call
-    `features`, and only one thread at a time may call `describe`.
+    `features`, and only one thread at a time may call `generate_captions`.
     """
 
     registered: str
@@ -439,7 +439,7 @@ class Describer:
     features: Callable[[bytes], Mapping[str, np.ndarray]]
     top: int
 
-    def describe(self, features: Mapping[str, np.ndarray], top: int) -> Sequence[Mapping[str, Any]]:
+    def generate_captions(self, features: Mapping[str, np.ndarray], top: int) -> Sequence[Mapping[str, Any]]:
         """Generate at most `top` captions, best first, for one photo with these `features`, as encoder -> (1, dim).
 
         Each caption is a mapping with the fields of a DescriptionAnswer except `rank`.

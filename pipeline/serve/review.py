@@ -74,7 +74,7 @@ class Review:
         decided = latest(read_decisions(self.path))
         return [decided.get(each.pair) for each in self.pairs]
 
-    def take(self, step: Step) -> dict[str, Any]:
+    def apply_step(self, step: Step) -> dict[str, Any]:
         """Add a decision to the file, or remove the last decision from it. The file is replaced atomically.
 
         Returns a mapping with two keys. `pair` is the number of the pair whose decision was added or removed, or None
@@ -138,6 +138,6 @@ def build_router(review: Review, page: str) -> APIRouter:
                 "The decision was not saved, because the running server did not send this page. Open the page /review"
                 " again, and repeat the decision.",
             )
-        return await run_in_threadpool(review.take, step)
+        return await run_in_threadpool(review.apply_step, step)
 
     return router

@@ -315,7 +315,7 @@ async def describe_photograph(
     async with service.turns:
         features, encoding = await service.run(service.encoding, describer.features, photograph)
         count = top or describer.top
-        sentences, describing = await service.run(service.describing, describer.describe, features, count)
+        sentences, describing = await service.run(service.describing, describer.generate_captions, features, count)
     results = [answers.DescriptionAnswer(rank=rank, **sentence) for rank, sentence in enumerate(sentences, 1)]
     return answers.DescriptionsAnswer(generator=generator, seconds=encoding + describing, results=results)
 

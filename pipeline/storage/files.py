@@ -31,8 +31,8 @@ REASONS = {
     errno.ENOTDIR: "a file is where a folder should be). Move that file away.",
     errno.ELOOP: "its symbolic links form a circle). Remove the link.",
 }
-"""Error number -> the end of a message that begins with `jointspace cannot read PATH (`. It has the reason of the error and what
-the user should do first."""
+"""Error number -> the end of a message that begins with `jointspace cannot read PATH (`. It has the reason of the error
+and what the user should do first."""
 DRIVE = re.compile(r"[A-Za-z]:")
 """Pattern of a drive of Windows, such as `C:`, at the beginning of a name."""
 UNPLAIN = re.compile(r"[\\\0]|^(?:/|[A-Za-z]:|$)|(?:^|/)\.\.(?:/|$)", re.ASCII)

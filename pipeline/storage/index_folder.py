@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from pipeline.errors import IntegrityError, meant
+from pipeline.errors import IntegrityError, did_you_mean
 from pipeline.storage.card import CARD
 from pipeline.storage.files import MAX_NAME_CHARACTERS, first_unplain, inside, is_regular, require_no_links
 from pipeline.storage.json_files import read_json
@@ -164,7 +164,7 @@ def shards_in(folder: Path) -> list[Path]:
     reason = f"is not an index: it has no {CARD}" if folder.exists() else "does not exist"
     near = [card.parent for above in folder.absolute().parents[:2] for card in _near(above)]
     known = {str(path) if folder.is_absolute() else os.path.relpath(path) for path in near}
-    remedy = meant(str(folder), known) or f"Did you mean {min(known)}? " if known else ""
+    remedy = did_you_mean(str(folder), known) or f"Did you mean {min(known)}? " if known else ""
     raise IntegrityError(f"{folder} {reason}. {remedy}Name the folder of an index, such as results/demo/index/ncca.")
 
 

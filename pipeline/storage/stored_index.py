@@ -30,7 +30,7 @@ from pipeline.storage.sources import ImageSources
 from pipeline.storage.tables import ChainedTables, RowTable
 
 if TYPE_CHECKING:
-    from spacy import Language
+    from spacy.language import Language
 
 log = logging.getLogger(__name__)
 

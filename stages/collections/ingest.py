@@ -156,7 +156,7 @@ def ingest(run: StageRun, job: Job, processes: int | None = None, check_splits: 
             warnings,
         )
     clear(parts)
-    for line in (*collection.describe(), *options.tally.describe()):
+    for line in (*collection.format_summary(), *options.tally.format_summary()):
         logger.info(line)
     if not collection.counts["sentences"]["kept"] and settings.default_split != "gallery":
         logger.warning(

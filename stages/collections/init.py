@@ -113,7 +113,7 @@ def command(
         assembly = Assembly(intake)
         given = assembly.splits
         if "train" in given:
-            assembly.place([split for split in ("dev", "test") if split not in given])
+            assembly.assign_splits([split for split in ("dev", "test") if split not in given])
         splits = assembly.splits
         if not splits:
             rejects = (_describe(one.file, one.row, one.reason) for one in intake.rejects)
@@ -124,7 +124,7 @@ def command(
             "format": found.format,
             "counts": {what: count for what, count in _count(intake) if count},
             "files": found.files,
-            "notes": [*found.notes, *intake.notes, *missing, *tally.describe(), *intake.own.describe()]
+            "notes": [*found.notes, *intake.notes, *missing, *tally.format_summary(), *intake.own.format_summary()]
             + [
                 *_explain_captions(found, intake),
                 *_count_captions(intake, splits),
@@ -305,7 +305,7 @@ def _refusals(intake: "Intake") -> Iterator[str]:
     left_out = intake.rejects.summarise(False)
     faulty = "SELECT seq FROM images WHERE fault IS NOT NULL"
     for what, called, owner in (("images", "photos", "seq"), ("sentences", "captions", "owner")):
-        rejected = left_out.of(what, "") - left_out.of(what, *HARMLESS_REASONS)
+        rejected = left_out.count_reasons(what, "") - left_out.count_reasons(what, *HARMLESS_REASONS)
         unusable = intake.tables.value(f"SELECT count(*) FROM {what} WHERE {owner} IN ({faulty})")
         if too_many(count := rejected + unusable, intake.given[what], limit):
             reason = (
@@ -361,7 +361,7 @@ def _count_captions(intake: "Intake", splits: dict[str, int]) -> Iterator[str]:
 
     `splits` has the number of photos of each split.
     """
-    if empty := intake.rejects.summarise(False).of("sentences", "empty"):
+    if empty := intake.rejects.summarise(False).count_reasons("sentences", "empty"):
         yield f"{empty:,} captions are empty and are ignored"
     asked = dict(intake.tables.rows("SELECT asked, count(*) FROM placed WHERE usable GROUP BY asked"))
     captioned = sum(splits.get(split, 0) for split in ("train", "dev", "test"))

@@ -60,7 +60,7 @@ def extract(run: StageRun, jobs: Iterator[ShardJob], *encoders: str) -> Iterator
             }
             yield from missing_parts(number, shards, photographs)
 
-    return behind(extraction.write, extraction.describe(list_parts()))
+    return behind(extraction.write, extraction.extract_parts(list_parts()))
 
 
 @stage(

@@ -66,7 +66,7 @@ def extract_regions(run: StageRun, jobs: Iterator[ShardJob], encoder: str) -> It
     from pipeline.run.reading.regions import RegionExtraction
 
     extraction = RegionExtraction(run, encoder, run.inputs.path("detector"))
-    return behind(extraction.write, extraction.describe(extraction.list_parts(jobs)))
+    return behind(extraction.write, extraction.extract_parts(extraction.list_parts(jobs)))
 
 
 @stage(

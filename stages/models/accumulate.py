@@ -147,7 +147,7 @@ def accumulate(run: StageRun, jobs: Iterator[ShardJob], pairs: str) -> Iterator[
         dims = tuple(shard["features"].shape[1] for shard in shards.values())
         view = ImageView(tuple(shards), dims, config.image_steps(list(encoders)))
         normalised = {encoder.name: encoder.normalise for encoder in config.text_encoders}
-        text = TextView.of({name: shard.matrix for name, shard in vectors.items()}, normalised)
+        text = TextView.from_vectors({name: shard.matrix for name, shard in vectors.items()}, normalised)
         first = next(iter(vectors.values()))
         image_id = np.concatenate([find_images(number) for number in job.shards])
         folds = fold_of[image_id]

@@ -103,8 +103,8 @@ def train(run: StageRun, job: Job, model: str) -> None:
     view, region_view = _make_views(run, training)
     task = TrainingTask(
         view,
-        train=training.take(sentences),
-        dev=_open_pairs(run, model, "dev").take(sentences),
+        train=training.read_pairs(sentences),
+        dev=_open_pairs(run, model, "dev").read_pairs(sentences),
         settings=settings,
         seed=configured.seed,
         precision=run.precision(settings.precision),
@@ -160,7 +160,7 @@ class OpenedPairs(NamedTuple):
     features: "dict[str, FeatureRows]"
     regions: "RegionRows | None"
 
-    def take(self, sentences: "Sentences") -> "TrainingPairs":
+    def read_pairs(self, sentences: "Sentences") -> "TrainingPairs":
         """Return the pairs in the form in which training reads them. `sentences` has the captions of the run, in the
         form that the model reads. Only the captions of these pairs are taken from `sentences`."""
         from pipeline.models.neural.task import TrainingPairs
@@ -251,4 +251,4 @@ def _read_start(run: StageRun, model: str) -> "JointModel | WordStart":
     encoders = {name: open_text_encoder(run, name) for name in start.text_encoders}
     count = sum(1 for _ in run.manifest.texts_of("train"))
     sample = islice(run.manifest.texts_of("train"), 0, None, max(1, count // SCALE_SAMPLE))
-    return WordStart.of(start, encoders, words, list(sample))
+    return WordStart.encode_words(start, encoders, words, list(sample))

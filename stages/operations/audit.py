@@ -132,7 +132,7 @@ def _reads(config: "Config", layout: Layout) -> Inputs:
     return {
         "manifest": layout.manifest,
         "features": feature_shards([encoder.name for encoder in config.encoders], layout),
-        "texts": {name: shards for name, shards in texts.items() if shards.part(config.parts - 1).exists()},
+        "texts": {name: shards for name, shards in texts.items() if shards.record_path(config.parts - 1).exists()},
     }
 
 
@@ -240,7 +240,9 @@ def _score_captions(run: StageRun, copies: "np.ndarray") -> "tuple[Scores, Score
     view = ImageView(encoders, dims, config.image_steps(encoders))
     vectors = {name: shard.matrix for name, shard in open_texts(texts, 0).items()}
     restriction = Restriction(encoders, dict.fromkeys(texts, 1.0), TERMS)
-    text = restriction.text(TextView.of(vectors, {name: config.text_encoder(name).normalise for name in texts}))
+    text = restriction.text(
+        TextView.from_vectors(vectors, {name: config.text_encoder(name).normalise for name in texts})
+    )
     folds = draw_folds(copies, manifest.n_images, config.seed)
     by_shard = np.split(folds, manifest.bounds("images")[1:-1])
 

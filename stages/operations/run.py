@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pipeline.compute import runtime
-from pipeline.errors import JointspaceError, RejectLimitError, UsageError, meant, similar_name
+from pipeline.errors import JointspaceError, RejectLimitError, UsageError, did_you_mean, similar_name
 from pipeline.printable import counted
 from pipeline.run import Run
 from stages.commands import CONFIG, FOLDER, PATH, Command, cores_option, json_option, say
@@ -167,7 +167,7 @@ def migrate(
     encoders = [name for name, reads in inputs.items() if reads == "pixels"]
     if new not in inputs:
         raise UsageError(
-            f"The configuration has no encoder {new}. {meant(new, encoders)}Add this encoder to the key `encoders` and"
+            f"The configuration has no encoder {new}. {did_you_mean(new, encoders)}Add this encoder to the key `encoders` and"
             " to the models that will use it."
         )
     if new not in encoders:
@@ -180,10 +180,10 @@ def migrate(
             f"OLD and NEW are both {new}. Give the encoder of the finished run, and then the encoder that replaces it."
         )
     opened = Run(Path(config.results_root) / config.name, config)
-    if not opened.layout.features(old).part(0).exists():
+    if not opened.layout.features(old).record_path(0).exists():
         there = sorted(path.name for path in opened.layout.features(old).folder.parent.glob("*") if path.name != new)
         raise UsageError(
-            f"{opened.root} has no features of the encoder {old}. {meant(old, there)}The run has features of:"
+            f"{opened.root} has no features of the encoder {old}. {did_you_mean(old, there)}The run has features of:"
             f" {', '.join(there) or 'no encoder'}."
         )
     run_workflow(config_path, cores=cores, changes={"extract": {"mapped": {new: old}, "mapping_images": images}})
@@ -257,7 +257,7 @@ def run_workflow(
     if not (chosen.demo.generate or root.exists()):
         beside = (str(one) for one in root.parent.glob("*") if one.is_dir())
         raise UsageError(
-            f"data_root {root} does not exist. {meant(str(root), beside)}Correct data_root in {config_path}."
+            f"data_root {root} does not exist. {did_you_mean(str(root), beside)}Correct data_root in {config_path}."
         )
     require_all(Run(folder, chosen), declared())
     words = [sys.executable, "-m", "snakemake", "-s", str(find_snakefile()), "--cores", str(cores or runtime.threads())]

@@ -139,4 +139,4 @@ def _read(run: Run, encoders: tuple[str, ...], text_encoders: tuple[str, ...]) -
     dims = tuple(splits["train"].features[name].shape[1] for name in encoders)
     view = ImageView(encoders, dims, config.image_steps(encoders))
     steps = {text.name: weighted(text.normalise, text.weight[0]) for text in texts}
-    return Bench(view, TextView.of(splits["train"].sentences, steps), splits)
+    return Bench(view, TextView.from_vectors(splits["train"].sentences, steps), splits)

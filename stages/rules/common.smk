@@ -68,7 +68,7 @@ def commits(artefact, part=None):
     if not isinstance(artefact, Shards):
         return [str(artefact.commit)]
     numbers = [0] if artefact.chunked else PARTS if part is None else [int(part)]
-    return [str(artefact.part(number)) for number in numbers]
+    return [str(artefact.record_path(number)) for number in numbers]
 
 
 def reads(stage, every=None):
@@ -128,7 +128,7 @@ def writes(stage, names):
     artefacts = stage.outputs(LAYOUT, *names)
     if stage.shown:
         return [*(str(artefact.commit) for artefact in artefacts[:-1]), *shown(artefacts[-1], *stage.shown)]
-    return [str(artefact.part("{part}") if isinstance(artefact, Shards) else artefact.commit) for artefact in artefacts]
+    return [str(artefact.record_path("{part}") if isinstance(artefact, Shards) else artefact.commit) for artefact in artefacts]
 
 
 def call(stage):

@@ -131,7 +131,7 @@ def fill(*values: object, longest: int = 20) -> tuple[pa.Table, str]:
     longer than `longest` characters are not kept."""
     columns = OwnColumns(longest)
     table = make_table(columns, *({"x": value} for value in values))
-    return table, "\n".join(columns.describe())
+    return table, "\n".join(columns.format_summary())
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ def test_a_copy_is_omitted_and_its_other_sentences_are_kept(collection: Path, ph
     assert result.rejected("sentences") == [("captions.tsv", 4, "duplicate image")]
     texts = result.tables["sentences"].filter(pc.equal(result.tables["sentences"]["image_id"], 0))["text"]
     assert texts.to_pylist() == ["A dog a.jpg .", "A cat ."]
-    assert any(line.startswith("1 captions of exact copies") for line in result.describe())
+    assert any(line.startswith("1 captions of exact copies") for line in result.format_summary())
     assert result.tables["images"]["split"].to_pylist() == ["train", "train", "test"]
     result.check_counts()
 

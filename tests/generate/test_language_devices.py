@@ -55,9 +55,9 @@ def test_training_and_captions_equal_those_on_the_cpu(name: str, other_device, c
     held_out = HeldOut(pairs, make_sentences(8)[0], make_vocabulary(), ThingSpace(), TAGGER)
     assert there.perplexities(held_out) == pytest.approx(here.perplexities(held_out), rel=1e-3)
     sources = make_recurrent_sources() if name == "mrnn" else make_sources()
-    expected = here.describe(FEATURES, sources, 3)
+    expected = here.generate_captions(FEATURES, sources, 3)
     moved = kind.from_parts(here.settings(), here.tensors()).to(other_device)
-    found = moved.describe(FEATURES, sources, 3)
+    found = moved.generate_captions(FEATURES, sources, 3)
     assert len(found) == 4 and all(1 <= len(group) <= 3 for group in found)
     # On a GPU, sc-nlm draws other parts of speech than on the CPU, so its captions differ.
     if name == "mrnn" or other_device.type != "cuda":

@@ -126,12 +126,12 @@ def make_sources() -> Sources:
 def test_captions_name_the_thing_in_the_image(learned) -> None:
     features = {"eyes": np.eye(6, dtype=np.float32)[:4]}
     sources = make_sources()
-    described = learned.generator.describe(features, sources, 5)
+    described = learned.generator.generate_captions(features, sources, 5)
     for thing, found in zip(THINGS, described, strict=True):
         assert thing in found[0].words
         assert len({one.words for one in found}) == len(found) <= 5
         assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)
-    assert learned.generator.describe(features, sources, 5) == described
+    assert learned.generator.generate_captions(features, sources, 5) == described
 
 
 def test_conditions_are_the_image_vector_and_the_mean_of_its_nearest_texts() -> None:

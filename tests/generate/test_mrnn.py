@@ -93,7 +93,9 @@ def make_sources(temperature: float | None = None) -> Sources:
 @pytest.mark.parametrize("temperature", [None, 0.3])
 def test_captions_name_the_thing_in_the_image(learned, temperature: float | None) -> None:
     features = {"eyes": np.eye(6, dtype=np.float32)[:4]}
-    for thing, found in zip(THINGS, learned.generator.describe(features, make_sources(temperature), 3), strict=True):
+    for thing, found in zip(
+        THINGS, learned.generator.generate_captions(features, make_sources(temperature), 3), strict=True
+    ):
         assert thing in found[0].words and len(found) == 3
         assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)
     perplexities = [entry["dev"] for entry in learned.log["history"]]

@@ -41,7 +41,7 @@ def test_the_best_snippet_has_the_greatest_sum_of_products() -> None:
     for row, ids in enumerate(material.train.sentences):
         groups[tuple(terms[i] for i in ids)].append(vectors[row])
     weight, bias = (made.model.tensors()[f"regions.{name}"] for name in ("weight", "bias"))
-    for one, found in zip(x, twin.describe({"eyes": x}, sources, 2), strict=True):
+    for one, found in zip(x, twin.generate_captions({"eyes": x}, sources, 2), strict=True):
         v = weight @ ((one - model.tensors()["regions.mean"]) * np.float32(0.7)) + bias
         scores = {snippet: float(v @ np.mean(own, axis=0)) for snippet, own in groups.items()}
         best = sorted(scores, key=scores.__getitem__, reverse=True)[:2]

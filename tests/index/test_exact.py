@@ -76,7 +76,7 @@ def test_missing_results_of_faiss_have_the_lowest_score(metric: str, values: lis
     others = Neighbours(np.array([[3, -1], [9, 4]]), np.array([[-1e38, -np.inf], [1, -1e38]], np.float32))
     both = found.merge(others)
     np.testing.assert_array_equal(both.rows, [[7, 0, 3], [0, 9, 4]])
-    np.testing.assert_array_equal(both.of(0)[0], [7, 0, 3])
+    np.testing.assert_array_equal(both.of_query(0)[0], [7, 0, 3])
 
 
 def test_rows_that_are_not_finite_are_named(device) -> None:

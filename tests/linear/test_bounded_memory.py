@@ -52,7 +52,7 @@ def task_of(name: str, count: int) -> FitTask:
     return replace(
         task,
         view=ImageView(("one",), (WIDE,), ()),
-        text=TextView.of({"tfidf": dev.y}),
+        text=TextView.from_vectors({"tfidf": dev.y}),
         sets=replace(task.sets, target=moments, target_blocks=lambda: blocks_of(count)),
         dev=PairArrays({"one": dev.x}, {"tfidf": dev.y}, dev.owners),
         grid=make_grid([4], [0.1], [0.1], [1]),
@@ -117,7 +117,7 @@ def test_several_indexes_find_what_one_index_finds(monkeypatch: pytest.MonkeyPat
 def test_memory_of_caption_scores_does_not_grow_with_the_number_of_captions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cross_fit, "MAX_RIVALS", 100)
     view = ImageView(("one",), (WIDE,), ())
-    text = TextView.of({"tfidf": next(blocks_of(ROWS)).y})
+    text = TextView.from_vectors({"tfidf": next(blocks_of(ROWS)).y})
 
     def blocks(count: int, fold: int) -> Iterator[SplitRows]:
         for number, block in enumerate(blocks_of(count)):

@@ -79,7 +79,7 @@ def test_moments_of_sparse_and_dense_texts_equal_those_of_numpy(device: torch.de
     blocks = make_blocks(dims, 30, dense=12)
     for names in (("tfidf", "words"), ("words", "tfidf"), ("words",)):
         chosen = [replace(block, sentences={name: block.sentences[name] for name in names}) for block in blocks]
-        text = TextView.of(chosen[0].sentences)
+        text = TextView.from_vectors(chosen[0].sentences)
         found, expected = (sum_blocks(chosen, view_of(dims), text, 1, where) for where in (device, None))
         assert_same(found, expected, tolerance)
 
@@ -90,7 +90,7 @@ def test_each_pair_counts_once_if_the_memory_is_full_at_any_step(dense: int) -> 
     memory of the device is full at another one of these operations. The moments always equal the moments by NumPy."""
     dims = (9, 4)
     blocks = make_blocks((9, 4), 30, dense)[2:4]
-    text = TextView.of(blocks[0].sentences)
+    text = TextView.from_vectors(blocks[0].sentences)
     expected = sum_blocks(blocks, view_of(dims), text, 1)
 
     def accumulate(memory: FullOnce) -> DeviceAccumulator:

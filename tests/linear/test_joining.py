@@ -58,7 +58,7 @@ def test_procrustes_scores_are_cosines_of_mapped_images() -> None:
     x, y = draw_views(50)
     x = x[:, :6]
     moments = moments_of(x, y)
-    text = TextView.of({"words": y})
+    text = TextView.from_vectors({"words": y})
     model = Procrustes(view_of(6), text, moments.mean_x, moments.mean_y, ProcrustesSolver(moments).solve(0, 0, 6))
     mapped = centred(x) @ linalg.orthogonal_procrustes(centred(x), centred(y))[0]
     found = model.embed_images({"eyes": x}) @ model.embed_sentences({"words": y}).T
@@ -74,7 +74,7 @@ def test_csa_scores_are_the_formula_of_the_paper(rank: int, image_ridge: float, 
     x, y = draw_views(80, rank)
     moments = moments_of(x, y)
     model = CSA(
-        view_of(8), TextView.of({"words": y}), moments.mean_x, moments.mean_y,
+        view_of(8), TextView.from_vectors({"words": y}), moments.mean_x, moments.mean_y,
         CSASolver(moments).solve(image_ridge, text_ridge, 3),
     )  # fmt: skip
     a = centred(x)

@@ -72,7 +72,7 @@ def test_moments_of_blocks_equal_those_of_dense_rows_and_can_be_subtracted(names
         owners = np.repeat(np.arange(len(counts)), counts)
         x = (rng.standard_normal((len(counts), wide)) - 4).astype(np.float32)
         texts = make_texts(len(owners), names, seed)
-        view = TextView.of(texts)
+        view = TextView.from_vectors(texts)
         accumulator.add(x, view.stack(texts), owners)
         xs.append(x[owners].astype(float))
         ys.append(dense(texts, view))
@@ -122,7 +122,9 @@ def test_a_distant_mean_does_not_cost_the_variance() -> None:
 def test_a_view_is_its_blocks_normalised_weighted_and_side_by_side() -> None:
     texts = make_texts(40, ("terms", "words", "more"))
     texts["terms"] = sparse.csr_array(texts["terms"] * np.sign(np.arange(30) - 15))
-    view = TextView.of(texts, {"terms": ("sqrt", "l2"), "words": ("l2",)}).weighted({"words": 0.5, "more": 3.0})
+    view = TextView.from_vectors(texts, {"terms": ("sqrt", "l2"), "words": ("l2",)}).weighted(
+        {"words": 0.5, "more": 3.0}
+    )
     before = {name: block.copy() for name, block in texts.items()}
     np.testing.assert_allclose(as_sparse(view.stack(texts)).toarray(), dense(texts, view), rtol=1e-5)
     for name, block in texts.items():
@@ -152,7 +154,7 @@ def test_steps_of_a_view_multiply_by_a_weight() -> None:
     np.testing.assert_allclose(weighted.stack(features), [[0.9, -1.2, 2e-5]], rtol=1e-6)
     assert ImageView.from_dict(json.loads(json.dumps(asdict(weighted)))) == weighted
     texts = {"terms": sparse.csr_array(features["one"]), "words": features["two"]}
-    view = TextView.of(texts, {"terms": ("l2", "times 2.5"), "words": ("times 3",)})
+    view = TextView.from_vectors(texts, {"terms": ("l2", "times 2.5"), "words": ("times 3",)})
     np.testing.assert_allclose(as_sparse(view.stack(texts)).toarray(), [[1.5, -2.0, 12.0]], rtol=1e-6)
     for step in ("times", "times x", "times -1", "times nan", "times 1 2", "times 1\n"):
         with pytest.raises(ValueError, match="unknown step"):
@@ -175,7 +177,7 @@ def make_task(name: str, training: str, weights: dict[str, float], names: tuple[
         dim = DIMS[one]
         rows = np.maximum(hidden @ own.standard_normal((5, dim)) + 0.1 * own.standard_normal((340, dim)), 0)
         texts[one] = sparse.csr_array(rows, dtype=np.float32) if one in SPARSE else rows.astype(np.float32)
-    stored = TextView.of(texts)
+    stored = TextView.from_vectors(texts)
     restriction = Restriction(("one",), weights)
     text = restriction.text(stored)
 
@@ -235,7 +237,7 @@ def test_weighting_moments_equals_weighting_the_columns(training: str) -> None:
         name: one_matrix(weighted.text.select([name]).stack(weighted.dev.sentences)) for name in ("terms", "words")
     }
     # The moments of both tasks are the same, because `make_task` has weighted them already.
-    plain = replace(weighted, text=TextView.of(named), dev=replace(weighted.dev, sentences=named), memory={})
+    plain = replace(weighted, text=TextView.from_vectors(named), dev=replace(weighted.dev, sentences=named), memory={})
     ours, theirs = (model_spec("ncca").load().fit(task) for task in (weighted, plain))
     assert ours.chosen.recall_sum == theirs.chosen.recall_sum
     np.testing.assert_allclose(

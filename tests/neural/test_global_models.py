@@ -81,8 +81,8 @@ def test_word_vectors_of_a_start_have_the_weights_of_its_text_view() -> None:
         "words": AveragedEncoder(plain, vectors, idf),
     }
     stored = {name: one.encode(texts) for name, one in encoders.items()}
-    view = TextView.of(stored, {"words": ("l2",)}).weighted({"words": 2.0})
-    start = WordStart.of(SimpleNamespace(text=view), encoders, [*names, ""], texts)
+    view = TextView.from_vectors(stored, {"words": ("l2",)}).weighted({"words": 2.0})
+    start = WordStart.encode_words(SimpleNamespace(text=view), encoders, [*names, ""], texts)
     terms, expected = (one_matrix(rows).toarray() for rows in (start.terms, view.stack(stored)))
     assert not terms[-1].any()
     sums = np.stack([terms[[names.index(word) for word in text.split()]].sum(axis=0) for text in texts])

@@ -28,7 +28,7 @@ def bench() -> Bench:
     for split in ("train", "dev", "test"):
         x, y = (rng.standard_normal((60, 6)) @ maps + 0.5 * rng.standard_normal((2, 60, 12))).astype(np.float32)
         splits[split] = PairArrays({"eyes": x}, {"words": y}, np.arange(60))
-    text = TextView.of(splits["train"].sentences, {"words": ("l2",)})
+    text = TextView.from_vectors(splits["train"].sentences, {"words": ("l2",)})
     return Bench(ImageView(("eyes",), (12,), ("l2",)), text, splits)
 
 

@@ -61,7 +61,7 @@ def test_generating_captions_does_not_delay_searches_and_its_queue_is_limited(
     app: FastAPI, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     released = threading.Event()
-    usual = Describer.describe
+    usual = Describer.generate_captions
 
     def slowly(describer: Describer, *arguments: object):
         released.wait(300)

@@ -163,7 +163,7 @@ def _read_shard(folder: CollectionFolder, shard: str, split: str, tally: Tally) 
                 if isinstance(member, Reject):
                     yield member
                 else:
-                    samples.setdefault(_divide(member.name)[0], []).append(member)
+                    samples.setdefault(_split_member_name(member.name)[0], []).append(member)
             for key, sample in samples.items():
                 yield from _read_sample(file.fileno(), shard, key, split, sample, tally)
     except (InputError, OSError, ValueError, OverflowError, MemoryError, RecursionError) as error:
@@ -171,7 +171,7 @@ def _read_shard(folder: CollectionFolder, shard: str, split: str, tally: Tally) 
         yield Reject(shard, None, "images", str(error) if isinstance(error, InputError) else reason)
 
 
-def _divide(name: str) -> tuple[str, str]:
+def _split_member_name(name: str) -> tuple[str, str]:
     """Return the key of a member, and its suffix in lower case, which begins at the first dot of its base name."""
     folder, slash, base = name.rpartition("/")
     key, dot, suffix = base.partition(".")
@@ -221,7 +221,7 @@ def _read_sample(
     key = f"{shard}/{stem}"
     members_by_suffix: dict[str, TarMember] = {}
     for member in sample:
-        suffix = _divide(member.name)[1]
+        suffix = _split_member_name(member.name)[1]
         if suffix in members_by_suffix:
             tally.add(None)
             yield Reject(shard, None, _what(member), f"duplicate: sample {stem!r} has a second member {suffix}")

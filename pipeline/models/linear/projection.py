@@ -217,7 +217,7 @@ class WordStart:
     terms: Rows
 
     @classmethod
-    def of(
+    def encode_words(
         cls, model: LinearModel, encoders: "Mapping[str, TextEncoder]", words: Sequence[str], texts: Sequence[str]
     ) -> "WordStart":
         """Encode the `words` by the text encoders of `model`, a fitted `ncca`, and return the WordStart. `encoders`

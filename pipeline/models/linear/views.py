@@ -300,7 +300,9 @@ class TextView(View):
     weights: tuple[float, ...]
 
     @classmethod
-    def of(cls, sentences: "Mapping[str, TextVectors]", steps: Mapping[str, Sequence[str]] | None = None) -> "TextView":
+    def from_vectors(
+        cls, sentences: "Mapping[str, TextVectors]", steps: Mapping[str, Sequence[str]] | None = None
+    ) -> "TextView":
         """Return the description of a view for vectors such as `sentences`, text encoder -> (n, dim of the encoder).
         The view has the encoders, the dimensions and the sparsity of `sentences`. `steps` maps an encoder to its steps
         of normalisation.

@@ -374,7 +374,7 @@ class Projector(RefinedCCA):
     def trainer(cls, task: TrainingTask) -> Training:
         """Return the training of the model, which starts from random weights and has not begun."""
         settings = task.own_settings(ProjectorTrainSettings)
-        text = TextView.of({name: block[:1] for name, block in task.train.sentences.items()}, task.text_steps)
+        text = TextView.from_vectors({name: block[:1] for name, block in task.train.sentences.items()}, task.text_steps)
 
         def draw(rows: np.ndarray) -> tuple:
             images = task.draw_images(rows)

@@ -201,7 +201,7 @@ def add_indexes(
     which a FAISS index is trained, or a trained index. It returns None if this shard trains its own FAISS indexes.
     """
     several = embeddings.multi_vector
-    requirements = Requirements.of(settings)
+    requirements = Requirements.from_settings(settings)
     shortlist = Shortlist(**settings.shortlist.model_dump())
     kind = "fragments" if several else "global"
     indexes: dict[str, IndexCard] = {}

@@ -147,7 +147,7 @@ def describe_parts(
 class FeatureExtraction:
     """Extractor of the features of photos with several encoders of a run. Each photo is decoded once for all encoders.
 
-    The caller passes missing parts to `describe`, and each result of `describe` to `write`.
+    The caller passes missing parts to `extract_parts`, and each result of `extract_parts` to `write`.
     """
 
     def __init__(self, run: Run, encoders: Sequence[str]) -> None:
@@ -155,7 +155,7 @@ class FeatureExtraction:
         self._reader = photograph_reader(run)
         self._encoders = {name: open_encoder(run, name) for name in encoders}
 
-    def describe(self, parts: Iterable[Part[Photograph]]) -> Iterator[tuple[Part[Photograph], list[np.ndarray]]]:
+    def extract_parts(self, parts: Iterable[Part[Photograph]]) -> Iterator[tuple[Part[Photograph], list[np.ndarray]]]:
         """Yield each part with the features of its n images, a list of one array (n, dim) per encoder in `part.names`.
 
         Consecutive parts whose features are missing for the same encoders share one pipeline, so that decoding does not

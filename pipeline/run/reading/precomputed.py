@@ -189,7 +189,7 @@ def _require_all(matching: Matching, labels: Sequence[str], path: str, kind: str
     messages. A warning is logged for names that match nothing, do not match exactly, or match several images. Raises
     InputError if a label has no row.
     """
-    for line in matching.describe():
+    for line in matching.format_summary():
         log.warning("%s: %s", path, line)
     if matching.unmatched:
         names = some([repr(name) for name in matching.unmatched])

@@ -75,7 +75,7 @@ Corners = tuple[float, ...]
 class RegionExtraction:
     """Extractor that finds regions in photos of a run and computes their features with one image encoder.
 
-    The methods are called in turn: `list_parts`, `describe` for the parts, and `write` for each described part.
+    The methods are called in turn: `list_parts`, `extract_parts` for the parts, and `write` for each part.
     `detector` is the path of the detector's weights if the user supplied them, and else None.
     """
 
@@ -128,7 +128,7 @@ class RegionExtraction:
             shard = UnfinishedRegions(job.path, job.provenance, job.image_id, size)
             yield from missing_parts(job.number, {self._encoder: shard}, requests)
 
-    def describe(self, parts: "Iterable[Part[Request]]") -> "Iterator[tuple[Part[Request], DescribedRegions]]":
+    def extract_parts(self, parts: "Iterable[Part[Request]]") -> "Iterator[tuple[Part[Request], DescribedRegions]]":
         """Yield each part together with the regions of its images and the features of these regions."""
         return describe_parts(parts, self._prepare, self._describe_each, "extract-regions")
 

@@ -117,7 +117,9 @@ def _jobs(stages: "Mapping[str, Stage]", run: "Run") -> "list[tuple[Stage, Names
 
 def _is_made(run: "Run", stage: "Stage", names: Names) -> bool:
     outputs = stage.outputs(run.layout, *names)
-    return all((output.commit if isinstance(output, Artefact) else output.part(0)).exists() for output in outputs)
+    return all(
+        (output.commit if isinstance(output, Artefact) else output.record_path(0)).exists() for output in outputs
+    )
 
 
 def _missing_files(run: "Run", stage: "Stage", names: Names) -> Iterator[str]:
