@@ -167,8 +167,8 @@ def migrate(
     encoders = [name for name, reads in inputs.items() if reads == "pixels"]
     if new not in inputs:
         raise UsageError(
-            f"The configuration has no encoder {new}. {did_you_mean(new, encoders)}Add this encoder to the key `encoders` and"
-            " to the models that will use it."
+            f"The configuration has no encoder {new}. {did_you_mean(new, encoders)}Add this encoder to the key"
+            " `encoders` and to the models that will use it."
         )
     if new not in encoders:
         raise UsageError(
