@@ -108,7 +108,7 @@ def audit(
     x = to_dense_views(image_vectors, "image", None)
     y = to_views(text_vectors, "text", None)
     n, m = (row_count(next(iter(blocks.values()))) for blocks in (x, y))
-    distinct = Distinct.of(x)
+    distinct = Distinct.group_rows(x)
     owners = distinct.first[distinct.groups][to_owners(owners, n, m)]
     names = to_strings(map(str, range(n)) if names is None else names, "names", n)
     texts = nameless([names[row] for row in owners]) if texts is None else to_strings(texts, "texts", m)

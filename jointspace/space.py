@@ -78,12 +78,12 @@ class Pairs:
 
     def shared_texts(self) -> int:
         """Count the texts whose vectors are equal to the vectors of a text of another image."""
-        numbers = Distinct.of(self.texts).groups
+        numbers = Distinct.group_rows(self.texts).groups
         pairs = np.unique(np.stack([numbers, self.owners]), axis=1)
         images = np.bincount(pairs[0])
         return int((images[numbers] > 1).sum())
 
-    def of(self, chosen: np.ndarray) -> "Pairs":
+    def select_images(self, chosen: np.ndarray) -> "Pairs":
         """Return the pairs with only the images for which `chosen` (n,) bool is true, and all of their texts."""
         return self.rows(
             np.flatnonzero(chosen), (np.cumsum(chosen) - 1)[self.owners], np.flatnonzero(chosen[self.owners])
@@ -179,7 +179,7 @@ class FittedSpace:
             raise UsageError("owners and texts describe text_vectors. Pass text_vectors as well.")
         x = to_dense_views(image_vectors, IMAGE, _dims(self.model.view))
         n = _count(x)
-        distinct = Distinct.of(x)
+        distinct = Distinct.group_rows(x)
         names = [relative_name(name) for name in to_strings(map(str, range(n)) if names is None else names, "names", n)]
         kept = [names[row] for row in distinct.first]
         if (number := first_unplain(kept)) is not None:
@@ -288,7 +288,7 @@ def fit(
             " images apart, so held_out counts them as errors.",
             stacklevel=2,
         )
-    held_out = pairs.of(_draw_held_out(pairs, seed))
+    held_out = pairs.select_images(_draw_held_out(pairs, seed))
     search = GridSearch(pairs, held_out, weak, tuple(normalise), _grid_settings(grid), seed)
     tuned, chosen = search.choose()
     recalls = _recall(tuned, held_out)
@@ -422,7 +422,7 @@ def _pairs(
 ) -> Pairs:
     x = to_dense_views(images, IMAGE, image_dims)
     y = to_views(texts, TEXT, text_dims)
-    distinct = Distinct.of(x)
+    distinct = Distinct.group_rows(x)
     owners = distinct.groups[to_owners(owners, len(distinct.groups), _count(y))]
     # Slices avoid copies if no image is repeated and the texts are in the order of their images.
     first = distinct.first if len(distinct.first) < len(distinct.groups) else slice(None)
@@ -471,7 +471,7 @@ class Distinct:
     groups: np.ndarray
 
     @classmethod
-    def of(cls, blocks: Mapping[str, Block]) -> "Distinct":
+    def group_rows(cls, blocks: Mapping[str, Block]) -> "Distinct":
         """Group the rows of `blocks`. Two rows are equal if the vectors of all encoders are equal."""
         digests = [hashlib.sha256() for _ in range(_count(blocks))]
         for block in blocks.values():

@@ -13,7 +13,7 @@ from scipy import sparse
 from small_settings import TRANSFER, make_grid, own_settings, text_view
 
 from pipeline.config.models import RecurrentTrainSettings, TrainSettings
-from pipeline.config.registry import import_place, model_spec
+from pipeline.config.registry import import_object, model_spec
 from pipeline.models.linear.accumulation import MomentsAccumulator
 from pipeline.models.linear.cca import NormalizedCCA
 from pipeline.models.linear.moments import Moments
@@ -238,7 +238,7 @@ def make_task_of(model: str, **settings: object) -> TrainingTask:
     if spec.starts_from == "ncca-recurrent":
         recurrent = replace(task, start=make_start(), settings=RecurrentTrainSettings(**{**SETTINGS, "hidden": 12}))
         task = replace(task, start=RecurrentCCA.untrained(recurrent))
-    return replace(task, settings=import_place(spec.section)(**task.settings.model_dump() | own))
+    return replace(task, settings=import_object(spec.section)(**task.settings.model_dump() | own))
 
 
 def make_start() -> WordStart:

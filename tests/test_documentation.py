@@ -24,7 +24,7 @@ from test_glossary import literals
 
 from pipeline.config.keys import rows
 from pipeline.config.loading import default_path, merge, read_mapping, validate
-from pipeline.config.registry import ENCODERS, named_places
+from pipeline.config.registry import ENCODERS, named_import_paths
 from pipeline.errors import JointspaceError, UsageError
 from pipeline.models.linear.hubness import METHODS
 from pipeline.run import machine
@@ -101,7 +101,9 @@ MADE = {
 names in braces, such as `{model}`, stand for the arguments of a stage.
 """
 CONFIGURATIONS_ON_PAGES = [
-    values for _, language, text in ALL_CODE if language == "yaml" and not named_places(values := yaml.safe_load(text))
+    values
+    for _, language, text in ALL_CODE
+    if language == "yaml" and not named_import_paths(values := yaml.safe_load(text))
 ]
 """The configurations on the pages, as mappings. A configuration that names a user's module is left out, because
 test_extending.py checks it.

@@ -13,7 +13,7 @@ from pipeline.config.former import accept_former_spelling
 from pipeline.config.keys import OWN, Keys, OwnKeys, default_path, inherited
 from pipeline.config.messages import explain, listed
 from pipeline.config.names import Config
-from pipeline.config.registry import allow, named_places
+from pipeline.config.registry import allow, named_import_paths
 from pipeline.config.section import merge, section_of
 from pipeline.errors import UsageError, similar_name
 
@@ -106,7 +106,7 @@ def load(path: Path | None = None) -> Config:
     UsageError if the file cannot be read or the configuration is wrong.
     """
     values = {} if path is None else read_mapping(path)
-    allow(named_places(values))
+    allow(named_import_paths(values))
     return validate(values, source=path or default_path())
 
 

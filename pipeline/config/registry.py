@@ -28,7 +28,7 @@ class Spec:
     """
 
     name: str
-    place: str
+    import_path: str
     """The import path of the class."""
     _: KW_ONLY
     like: str | None = None
@@ -53,7 +53,7 @@ class Spec:
     def load(self) -> Any:
         """Import and return the class. Raises UsageError, with the extra to install, if a library is missing."""
         try:
-            return import_place(self.place)
+            return import_object(self.import_path)
         except ModuleNotFoundError as error:
             if self.extra is None:
                 raise
@@ -87,9 +87,9 @@ def find(what: str, name: str, entries: Iterable[AnyNamed]) -> AnyNamed:
     return known[name]
 
 
-def import_place(place: str) -> Any:
+def import_object(import_path: str) -> Any:
     """Import the object at the import path `module:name`."""
-    module, _, attribute = place.partition(":")
+    module, _, attribute = import_path.partition(":")
     return getattr(importlib.import_module(module), attribute)
 
 
@@ -102,39 +102,39 @@ ALLOWED = "JOINTSPACE_ALLOW"
 processes inherit this variable."""
 
 
-def allow(places: Iterable[str]) -> None:
+def allow(import_paths: Iterable[str]) -> None:
     """Permit the import of the code at these import paths, in this process and in processes that it starts later.
 
     The caller must make sure that the user has named these paths. Paths that only a file names, such as a stored model,
     must not be permitted.
     """
-    os.environ[ALLOWED] = ",".join(sorted({*os.environ.get(ALLOWED, "").split(","), *places} - {""}))
+    os.environ[ALLOWED] = ",".join(sorted({*os.environ.get(ALLOWED, "").split(","), *import_paths} - {""}))
 
 
-def named_places(values: object) -> set[str]:
+def named_import_paths(values: object) -> set[str]:
     """Return the import paths in a configuration, before validation: models, encoders and collection readers."""
     if isinstance(values, Mapping):
         named = {str(values.get(key)) for key in ("model", "kind", "format")}
-        return {name for name in named if re.match(IMPORT_PATH, name)}.union(*map(named_places, values.values()))
-    return set().union(*map(named_places, values)) if isinstance(values, list | tuple) else set()
+        return {name for name in named if re.match(IMPORT_PATH, name)}.union(*map(named_import_paths, values.values()))
+    return set().union(*map(named_import_paths, values)) if isinstance(values, list | tuple) else set()
 
 
-def import_allowed(what: str, place: str) -> Any:
-    """Import the object at the import path `place`.
+def import_allowed(what: str, import_path: str) -> Any:
+    """Import the object at the import path `import_path`.
 
     `what` is the noun for messages. Raises UsageError if the user has not named the path, or if it cannot be imported.
     """
-    if place not in os.environ.get(ALLOWED, "").split(","):
+    if import_path not in os.environ.get(ALLOWED, "").split(","):
         raise UsageError(
-            f"the {what} {place} is code that you have not allowed. If you trust it, run"
-            f' `jointspace --allow {place} ...`, or call jointspace.load(..., allow=["{place}"]).'
+            f"the {what} {import_path} is code that you have not allowed. If you trust it, run"
+            f' `jointspace --allow {import_path} ...`, or call jointspace.load(..., allow=["{import_path}"]).'
         )
     try:
-        return _import_with_former_names(place)
+        return _import_with_former_names(import_path)
     except (ImportError, AttributeError) as error:
         raise UsageError(
-            f"the {what} {place} cannot be imported ({error}). Install the module, or add the folder of the module to"
-            " PYTHONPATH."
+            f"the {what} {import_path} cannot be imported ({error}). Install the module, or add the folder of the"
+            " module to PYTHONPATH."
         ) from error
 
 
@@ -146,21 +146,21 @@ FORMER_MODULES = {
 names, for one release."""
 
 
-def _import_with_former_names(place: str) -> Any:
+def _import_with_former_names(import_path: str) -> Any:
     """Import the object at an import path, whose module may import modules of jointspace by their former names."""
     try:
-        return import_place(place)
+        return import_object(import_path)
     except ModuleNotFoundError as error:
         if error.name not in FORMER_MODULES:
             raise
         log.warning(
             "%s imports %s, which is now called %s. Import the module by the new name.",
-            place,
+            import_path,
             error.name,
             FORMER_MODULES[error.name],
         )
         sys.modules[error.name] = importlib.import_module(FORMER_MODULES[error.name])
-    return _import_with_former_names(place)
+    return _import_with_former_names(import_path)
 
 
 def find_spec(what: str, name: str, specs: Sequence[AnySpec], other: AnySpec | None = None) -> AnySpec:
@@ -176,16 +176,18 @@ def find_spec(what: str, name: str, specs: Sequence[AnySpec], other: AnySpec | N
 
 
 @cache
-def _outside(what: str, outside: type, place: str, specs: Sequence[AnySpec], other: AnySpec | None) -> AnySpec:
+def _outside(what: str, outside: type, import_path: str, specs: Sequence[AnySpec], other: AnySpec | None) -> AnySpec:
     if not isinstance(outside, type):
-        raise UsageError(f"the {what} {place} is a {type(outside).__name__}, but must be a class. Name a class.")
+        raise UsageError(f"the {what} {import_path} is a {type(outside).__name__}, but must be a class. Name a class.")
     bases = [f"{base.__module__}:{base.__qualname__}" for base in outside.__mro__]
-    base = next((spec for above in bases for spec in specs if spec.place == above), None)
-    start = replace(base, like=base.key) if base else other or type(specs[0])(name=place, place=place)
+    base = next((spec for above in bases for spec in specs if spec.import_path == above), None)
+    start = replace(base, like=base.key) if base else other or type(specs[0])(name=import_path, import_path=import_path)
     try:
-        return replace(start, **{"name": place, "place": place, **getattr(outside, "SPEC", {})})
+        return replace(start, **{"name": import_path, "import_path": import_path, **getattr(outside, "SPEC", {})})
     except TypeError as error:
-        raise UsageError(f"the SPEC of the {what} {place} is wrong ({error}). Correct SPEC in the class.") from error
+        raise UsageError(
+            f"the SPEC of the {what} {import_path} is wrong ({error}). Correct SPEC in the class."
+        ) from error
 
 
 Modality = Literal["image", "text"]
@@ -195,7 +197,7 @@ Modality = Literal["image", "text"]
 class EncoderSpec(Spec):
     """A kind of image encoder or text encoder.
 
-    The class at `place` is a subclass of ImageEncoder (pipeline/encoders/image_encoder.py) or of TextEncoder
+    The class at `import_path` is a subclass of ImageEncoder (pipeline/encoders/image_encoder.py) or of TextEncoder
     (pipeline/encoders/text_encoder.py), whose docstrings describe the methods. The class at `section` is a subclass of
     EncoderEntry (pipeline/config/encoders.py) with the keys of an encoder of this kind in a configuration. A class at
     an import path without a registered base class has the keys of OwnImageEntry or TextEntry.
@@ -219,14 +221,14 @@ class EncoderSpec(Spec):
     """Whether the vector of a text is the sum of contributions of its words (`encode_words`), up to a factor."""
 
 
-def _image(name: str, place: str, entry: str, **more: Any) -> EncoderSpec:
+def _image(name: str, import_path: str, entry: str, **more: Any) -> EncoderSpec:
     more = {"reads": "pixels", "section": f"pipeline.config.encoders:{entry}", **more}
-    return EncoderSpec(name=name, place=f"pipeline.encoders.{place}", modality="image", **more)
+    return EncoderSpec(name=name, import_path=f"pipeline.encoders.{import_path}", modality="image", **more)
 
 
-def _text(name: str, place: str, entry: str, **more: Any) -> EncoderSpec:
+def _text(name: str, import_path: str, entry: str, **more: Any) -> EncoderSpec:
     more = {"reads": "texts", "section": f"pipeline.config.encoders:{entry}", **more}
-    return EncoderSpec(name=name, place=f"pipeline.encoders.{place}", modality="text", **more)
+    return EncoderSpec(name=name, import_path=f"pipeline.encoders.{import_path}", modality="text", **more)
 
 
 LIBRARY: dict[str, Any] = {"library": True}

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, create_model, model_validator
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-from pipeline.config.registry import IMPORT_PATH, MAX_SIDE, Spec, import_place
+from pipeline.config.registry import IMPORT_PATH, MAX_SIDE, Spec, import_object
 
 MAX_COUNT = 2**63 - 1
 """Largest value of a count. Counts are stored, and passed to libraries, as 64-bit integers. A larger value is an
@@ -181,7 +181,7 @@ def with_kinds(base: type[AnySection], specs: Iterable[Spec]) -> type[AnySection
     keys: dict[str, Any] = {}
     for spec in specs:
         if spec.section:
-            section = import_place(spec.section)
+            section = import_object(spec.section)
             keys[spec.key] = (section, key(section, " ".join((section.__doc__ or "").split())))
     return create_model(base.__name__, __base__=base, **keys)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from pipeline.config.registry import import_place, model_spec
+from pipeline.config.registry import import_object, model_spec
 from pipeline.errors import MALFORMED, IntegrityError, brief
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def restore(name: str, settings: Mapping[str, Any], tensors: Mapping[str, Any], 
     registered = spec.load()
     with known_form(f"{name} in {where}" if where else name, spec.made_by), limited(tensors):
         if "hubness" in settings:
-            return import_place(CORRECTED).from_parts(registered, settings, tensors)
+            return import_object(CORRECTED).from_parts(registered, settings, tensors)
         return registered.from_parts(settings, tensors)
 
 

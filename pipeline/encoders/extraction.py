@@ -227,12 +227,12 @@ def grow(extractor: Extractor) -> None:
         return
     probes = torch.from_numpy(make_probes(side)).to(plan.device)
 
-    def describe(images: int) -> np.ndarray:
+    def extract_rows(images: int) -> np.ndarray:
         return extractor.encode(probes.repeat(-(-images // PROBES), 1, 1, 1)[:images]).cpu().numpy()
 
     with torch.inference_mode(), full_float32():
         most = min(MAX_BATCH_IMAGES, MAX_ACTIVATION_ELEMENTS // (MAX_CHANNELS_PER_PIXEL * side**2))
-        extractor.plan = replace(plan, batch_size=grow_batch(describe, min(plan.batch_size, most), most))
+        extractor.plan = replace(plan, batch_size=grow_batch(extract_rows, min(plan.batch_size, most), most))
     log.info("The GPU encodes %d images at once", extractor.plan.batch_size)
 
 
@@ -273,7 +273,7 @@ class Stopwatch:
             spent = time.perf_counter() - start - meanwhile
             self._seconds[task] = self._seconds.get(task, 0.0) + spent
 
-    def describe(self, images: int) -> str:
+    def format_speed(self, images: int) -> str:
         """Return a line for the log with the images per second and each step's share of the time. Restart the clock.
 
         `images` is the number of images that were encoded since the clock was started or restarted.

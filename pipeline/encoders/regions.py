@@ -188,7 +188,7 @@ class Classifier(NamedTuple):
         return Candidates(regions.boxes[rows], scores[rows]), features[rows]
 
 
-def describe(
+def extract_regions(
     images: Iterable[PreparedImage | Failure], extract: "RegionExtractor", classifier: Classifier | None = None
 ) -> DescribedRegions:
     """Return the features of the regions of images, which `extract` computes.

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 PREPARE = "prepare-encoder"
 
 
-def _describe(modality: Modality, where: object) -> str:
+def _name_with_class(modality: Modality, where: object) -> str:
     what = "encoder" if modality == "image" else "text encoder"
     return f"{what} in {where}" if where else what
 
@@ -28,7 +28,7 @@ def stored_spec(settings: Settings, modality: Modality, where: object = "") -> E
     Raises IntegrityError if the settings do not name a kind, and UsageError if the kind is unknown, or is a class that
     the user has not allowed.
     """
-    with known_form(_describe(modality, where), PREPARE):
+    with known_form(_name_with_class(modality, where), PREPARE):
         if modality == "text":
             return encoder_spec(settings["kind"], modality)
         # Settings without `kind` are of a network, or of the kind whose name is under `architecture`.
@@ -45,7 +45,7 @@ def restore_encoder(expected: "type[AnyEncoder]", stored: StoredEncoder, where: 
     library of the encoder is not installed.
     """
     modality = expected.modality
-    what = _describe(modality, where)
+    what = _name_with_class(modality, where)
     spec = stored_spec(stored.settings, modality, where)
     if spec.library and stored.library is None:
         raise IntegrityError(

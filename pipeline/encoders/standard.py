@@ -146,10 +146,10 @@ class StandardEncoder(ImageEncoder):
             )
         spec = StandardSpec(preprocessing_of(entry), PatchGrid(entry.grid_step, entry.patch), entry.flip)
         sampler = DescriptorSampler(spec.grid, entry.descriptors, seed)
-        samples = train.describe("codebooks", photographs[: entry.codebook_images], spec.preprocessing, sampler)
+        samples = train.apply_to_pixels("codebooks", photographs[: entry.codebook_images], spec.preprocessing, sampler)
         codebooks = learn_codebooks(samples, entry.codebook, entry.descriptor_dim, seed)
         parts = StandardDescriber(spec.grid, spec.flip, codebooks).parts
-        described = train.describe("reductions", photographs, spec.preprocessing, parts)
+        described = train.apply_to_pixels("reductions", photographs, spec.preprocessing, parts)
         projection = learn_projection(described, entry.dimensions.model_dump(), seed)
         weights = {"origin": "learned", "images": len(photographs), "seed": seed, "manifest": train.manifest}
         return cls(spec, codebooks, projection, weights)

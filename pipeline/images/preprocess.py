@@ -186,7 +186,7 @@ class TrainImages:
         rows = np.random.default_rng(seed).permutation(self.rows)[:count]
         return [Photograph.from_row(row) for row in self.images.take(rows).to_pylist()]
 
-    def describe(
+    def apply_to_pixels(
         self,
         what: str,
         photographs: Sequence[Photograph],

@@ -13,7 +13,7 @@ import torch
 
 from pipeline.compute import runtime
 from pipeline.config.models import FitSettings, HubnessSettings, TransferSettings
-from pipeline.config.registry import import_place, model_spec
+from pipeline.config.registry import import_object, model_spec
 from pipeline.metrics.paired import Difference, Draw, compare_draws, draw_of_ranks
 from pipeline.metrics.ranks import Ranks, rank_scores, score
 from pipeline.metrics.retrieval import Bootstrap
@@ -176,7 +176,7 @@ def _fit(bench: Bench, method: Method, pairs: PairArrays, seed: int) -> tuple[Jo
     accumulator.add(block.x, block.y, block.owners)
     sets = Sets(accumulator.result(), None, lambda: [block], lambda: [])
     (own,) = _combinations(method)
-    settings = import_place(spec.section)(**own) if spec.section else None
+    settings = import_object(spec.section)(**own) if spec.section else None
     grid = FitSettings(**method.fit)
     dev = bench.splits["dev"]
     task = FitTask("target", bench.view, bench.text, sets, dev, grid, TransferSettings(), settings, seed)
@@ -208,7 +208,7 @@ def _train(
     steps = dict(zip(bench.text.encoders, bench.text.steps, strict=True))
     results = []
     for own in tried:
-        settings = import_place(spec.section)(**own, batch_size=batch)
+        settings = import_object(spec.section)(**own, batch_size=batch)
         task = TrainingTask(
             bench.view, *sides, settings, seed, torch.float32, train_words=False, start=start, text_steps=steps
         )

@@ -128,10 +128,12 @@ def _table(
     paper_rows = []
     for cells in map(split_line, rows.splitlines()):
         label, system, numbers, improved = [*cells, "", ""][:4]
-        if not study.encoders and "encoders" in _describe(system):
+        if not study.encoders and "encoders" in _settings_of(system):
             continue
         labels[system] = label.format(terms=study.terms, lengths=facts.lengths, weak_images=weak_images)
-        found = [list(_cells(config, folds, **_describe(one))) if one.strip("-") else [] for one in (system, improved)]
+        found = [
+            list(_cells(config, folds, **_settings_of(one))) if one.strip("-") else [] for one in (system, improved)
+        ]
         paper_rows.append(PaperRow(labels[system], read_numbers(numbers), *found))
     pairs = [(labels[a], labels[b]) for a, b in read_pairs(differences) if a in labels and b in labels]
     heads = columns or [f"{size * facts.fold_images:,}" for size in folds]
@@ -139,7 +141,7 @@ def _table(
     return Table(title, heads, groups, paper_rows, pairs, sized)
 
 
-def _describe(system: str) -> dict[str, Any]:
+def _settings_of(system: str) -> dict[str, Any]:
     return _read()["systems"].get(system, {"model": system})
 
 

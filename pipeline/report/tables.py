@@ -73,7 +73,7 @@ class Comparison:
     cells: Mapping[str, Mapping[str, Mapping[str, ReportCell]]]
     chance: Mapping[str, Mapping[str, float]]
 
-    def of(self, model: str) -> Mapping[str, Mapping[str, ReportCell]]:
+    def cells_of(self, model: str) -> Mapping[str, Mapping[str, ReportCell]]:
         """Return the cells of a model as {direction: {measure: cell}}.
 
         If `model` is one of several seeds, these are the cells of all seeds together.

@@ -124,10 +124,10 @@ class OpenStage:
         """
         self._waiting.append(number)
         if next(self._making, None) is None and self._waiting:
-            self._making = self.make(self._take())
+            self._making = self.make(self._waiting_numbers())
             next(self._making, None)
 
-    def _take(self) -> Iterator[int]:
+    def _waiting_numbers(self) -> Iterator[int]:
         while self._waiting:
             yield self._waiting.popleft()
 

@@ -116,7 +116,7 @@ def command(
             assembly.assign_splits([split for split in ("dev", "test") if split not in given])
         splits = assembly.splits
         if not splits:
-            rejects = (_describe(one.file, one.row, one.reason) for one in intake.rejects)
+            rejects = (_format_reject(one.file, one.row, one.reason) for one in intake.rejects)
             reason = next(chain(missing, rejects, ["the lists in this folder name no photo"]))
             raise InputError(f"{found.root} has no photo that can be used: {reason}")
         seen = {
@@ -201,7 +201,7 @@ def _lines(
     splits = seen["splits"]
     rejects = seen["rejects"]
     yield "  splits: " + ", ".join(f"{split} {count:,}" for split, count in splits.items())
-    yield from (f"  rejected: {_describe(**one)}" for one in rejects[:MAX_SHOWN])
+    yield from (f"  rejected: {_format_reject(**one)}" for one in rejects[:MAX_SHOWN])
     if len(rejects) > MAX_SHOWN:
         yield f"  rejected: {len(rejects) - MAX_SHOWN:,} more, which the first `run` lists"
     if not (encoder or weights or seen["format"] == VECTORS) and splits.keys() >= TRAINING_SPLITS:
@@ -401,7 +401,7 @@ def _described_inside(found: "Detected", intake: "Intake") -> Iterator[str]:
         yield "  descriptions are not read: write them into captions.tsv, one line per photo: name, tab, description"
 
 
-def _describe(file: str, row: int | None, reason: str) -> str:
+def _format_reject(file: str, row: int | None, reason: str) -> str:
     return f"{file}, row {row}: {reason}" if row else f"{file}: {reason}"
 
 

@@ -242,7 +242,7 @@ def run_workflow(
     import yaml
 
     from pipeline.config import loading
-    from pipeline.config.registry import allow, named_places
+    from pipeline.config.registry import allow, named_import_paths
     from pipeline.run.reading.requirements import require_all
     from pipeline.run.reading.results import closing_lines, results_of, warnings_of
     from pipeline.storage.batch import publish_text
@@ -250,7 +250,7 @@ def run_workflow(
     from stages.catalogue import declared
 
     values = loading.merge(loading.read_mapping(config_path) if config_path else {}, changes or {})
-    allow(named_places(values))
+    allow(named_import_paths(values))
     chosen = loading.validate(values, config_path or loading.default_path())
     folder = Path(chosen.results_root) / chosen.name
     root = Path(chosen.data_root)

@@ -43,7 +43,7 @@ class DrawnImages:
     def draw(self, count: int, seed: int) -> list:
         return IMAGES[:count]
 
-    def describe(self, what, images, preprocessing, describe) -> list:
+    def apply_to_pixels(self, what, images, preprocessing, describe) -> list:
         return [describe(prepare(image, preprocessing)) for image in images]
 
 

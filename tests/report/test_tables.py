@@ -31,7 +31,7 @@ def test_rows_are_compared_within_a_split_and_protocol() -> None:
 def test_seeds_of_a_model_are_one_row_with_mean_and_deviation() -> None:
     trained = [evaluation("a-seed0", "test", 20), evaluation("a-seed7", "test", 24), evaluation("b", "test", 23)]
     (test,) = compare_models(trained)
-    assert list(test.cells) == ["a", "b"] and test.of("a-seed7") is test.cells["a"]
+    assert list(test.cells) == ["a", "b"] and test.cells_of("a-seed7") is test.cells["a"]
     mean, single = (test.cells[model]["sentence_to_image"]["recall@1"] for model in ("a", "b"))
     assert (mean.value, mean.deviation, mean.interval) == (22, pytest.approx(8**0.5), None)
     assert (single.value, single.deviation, single.interval, single.best) == (23, None, (22, 24), True)

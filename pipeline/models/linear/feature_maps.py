@@ -18,7 +18,7 @@ import scipy  # SciPy loads its parts on first use, so dense views do not load t
 
 from pipeline.compute import runtime
 from pipeline.compute.device import upload
-from pipeline.config.registry import import_place
+from pipeline.config.registry import import_object
 from pipeline.errors import InputError
 from pipeline.models.joint_model import Settings, TextVectors, read_number, read_setting
 from pipeline.models.linear.views import (
@@ -112,7 +112,7 @@ class FeatureMaps:
             value = read_setting(settings, side, dict)
             prefix = f"{side}."
             own = {name.removeprefix(prefix): array for name, array in tensors.items() if name.startswith(prefix)}
-            maps[side] = import_place(MAPS[value["kind"]]).from_parts(value, own)
+            maps[side] = import_object(MAPS[value["kind"]]).from_parts(value, own)
         return cls(**maps)
 
     def can_use_gpu(self) -> bool:

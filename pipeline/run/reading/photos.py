@@ -140,7 +140,7 @@ def describe_parts(
                 yield part, result
             done += len(part.rows)
             if part.last:
-                log.info("The shard %d is complete: %s.", part.number, stopwatch.describe(done))
+                log.info("The shard %d is complete: %s.", part.number, stopwatch.format_speed(done))
                 done = 0
 
 

@@ -141,9 +141,9 @@ class RegionExtraction:
     def _describe_each(
         self, images: "Iterator[PreparedImage | Failure]", lengths: Iterator[int]
     ) -> "Iterator[DescribedRegions]":
-        from pipeline.encoders.regions import describe
+        from pipeline.encoders.regions import extract_regions
 
-        return (describe(islice(images, length), self._extractor, self._classifier) for length in lengths)
+        return (extract_regions(islice(images, length), self._extractor, self._classifier) for length in lengths)
 
     def write(self, described: "tuple[Part[Request], DescribedRegions]") -> int | None:
         """Store the regions of a part. After the last part of a shard, publish the shard and return its number.

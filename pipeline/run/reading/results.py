@@ -119,12 +119,12 @@ def example_search(index: "StoredIndex") -> list[str] | None:
     in the first short caption that has known words. FALLBACK_QUERY counts as the last caption. If the model knows no
     word, the query is a photo of the index. The arguments have no characters that are unsafe on a terminal.
     """
-    from pipeline.config.registry import named_places
+    from pipeline.config.registry import named_import_paths
     from pipeline.index.queries import QueryEncoder
 
     encoder = QueryEncoder(index)
     parts = [*index.card.encoders.values(), *index.card.text_encoders.values()]
-    import_paths = named_places([{"model": index.card.registered}, *(part.to_json() for part in parts)])
+    import_paths = named_import_paths([{"model": index.card.registered}, *(part.to_json() for part in parts)])
     allowed = [word for import_path in sorted(import_paths) for word in ("--allow", import_path)]
     command = [*allowed, "search", str(index.folder)]
     with suppress(UsageError):
