@@ -299,7 +299,7 @@ class QueryParser:
     """
 
     def __init__(self, load: "Callable[[], Language]", labels: Mapping[str, Json]) -> None:
-        # Imported here, because models that read plain words do not need them.
+        # The import is here, because models that read plain words do not need them.
         from pipeline.text.parsing import parse_texts, require_spacy
         from pipeline.text.trees import LabelTable
 
@@ -344,7 +344,8 @@ class StoredEncoder:
 
     def open(self) -> "OpenedEncoder":
         """Read the encoder from the index and return it. Raises IntegrityError if its files are damaged."""
-        from pipeline.encoders.image_encoder import ImageEncoder  # Imported here, because text queries need no torch.
+        # The import is here, because text queries need no torch.
+        from pipeline.encoders.image_encoder import ImageEncoder
 
         where = f"{self._index.folder}/encoders/{self._name}"
         stored = self._index.first.encoder(self._name)

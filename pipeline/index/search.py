@@ -156,7 +156,7 @@ class Searcher(QueryEncoder):
         model cannot add vectors of texts, or if the index cannot embed any text and no image matches the words.
         """
         if sort is not None:
-            # Imported here, because queries without a sort column do not need pyarrow.compute.
+            # The import is here, because queries without a sort column do not need pyarrow.compute.
             from pipeline.index.conditions import Column, kind_of, values_of
 
             values = values_of(self._visible(self.rows("images").schema.empty_table()), Column(sort.removeprefix("-")))
@@ -548,7 +548,7 @@ class Searcher(QueryEncoder):
         """The columns that are offered to users for conditions, as name -> kind. The kind says which literals the
         column can be compared with: `numbers`, `truth`, `dates` or `text`, or `nothing` if the column cannot be
         compared."""
-        # Imported here, because queries without a condition do not need pyarrow.compute.
+        # The import is here, because queries without a condition do not need pyarrow.compute.
         from pipeline.index.conditions import filterable_columns
 
         return filterable_columns(self._visible(self.rows("images").schema.empty_table()))

@@ -313,7 +313,7 @@ def make_text_index(index: StoredIndex) -> Path | None:
     path = folder / f"{prefix}-{digest}.sqlite"
     if path.exists():
         return path
-    # Imported here, because most searches find the file of the full-text index and should start fast.
+    # The import is here, because most searches find the file of the full-text index and should start fast.
     from pipeline.storage.locks import hold
 
     with hold(folder / digest, wait=True):

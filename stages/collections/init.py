@@ -153,7 +153,7 @@ def command(
     if encoder or splits.keys() >= TRAINING_SPLITS:
         values = _configure(found, splits, seen["drawn"], encoder, weights, architecture, output)
         path = output or Path(f"{values['name']}.yaml")
-        head = "# Only what differs from config/default.yaml, where every key has a comment.\n"
+        head = "# This file has only values that differ from config/default.yaml, where every key has a comment.\n"
         text = yaml.safe_dump(values, sort_keys=False, default_flow_style=None, allow_unicode=True)
         with hold(path):
             if path.exists():
@@ -184,12 +184,12 @@ def command(
 
 
 def _lines(
-    seen: dict[str, Any],  # the findings of the command, as --json prints them
+    seen: dict[str, Any],
     encoder: str | None,
     weights: Path | None,
 ) -> Iterator[str]:
-    """Yield the lines that the command prints about the collection. `seen` has the findings, and `encoder` and
-    `weights` are options of the command."""
+    """Yield the lines that the command prints about the collection. `seen` has the findings of the command, as
+    --json shows them, and `encoder` and `weights` are options of the command."""
     from pipeline.collections.records import KIND_NAMES
 
     parts = [f"{count:,} {KIND_NAMES[what]}" for what, count in seen["counts"].items()]
