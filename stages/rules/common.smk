@@ -15,7 +15,7 @@ from snakemake.exceptions import WorkflowError
 from pipeline.compute.device import may_have_gpu, visible_names
 from pipeline.config.former import accept_former_spelling
 from pipeline.config.loading import read_mapping, validate
-from pipeline.config.registry import allow, named_places
+from pipeline.config.registry import allow, named_import_paths
 from pipeline.errors import JointspaceError
 from pipeline.run import Outside, Run
 from pipeline.run.layout import Shards
@@ -25,7 +25,7 @@ from stages.catalogue import declared
 try:
     for path in workflow.configfiles:
         read_mapping(path)  # raises an error if a key is given twice, which Snakemake accepts
-    allow(named_places(config))
+    allow(named_import_paths(config))
     config.update(accept_former_spelling(config))  # jobs then do not repeat the warning about former spellings
     CONFIG = validate(config)
 except JointspaceError as error:
