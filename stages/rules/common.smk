@@ -128,7 +128,9 @@ def writes(stage, names):
     artefacts = stage.outputs(LAYOUT, *names)
     if stage.shown:
         return [*(str(artefact.commit) for artefact in artefacts[:-1]), *shown(artefacts[-1], *stage.shown)]
-    return [str(artefact.record_path("{part}") if isinstance(artefact, Shards) else artefact.commit) for artefact in artefacts]
+    return [
+        str(artefact.record_path("{part}") if isinstance(artefact, Shards) else artefact.commit) for artefact in artefacts
+    ]
 
 
 def call(stage):
