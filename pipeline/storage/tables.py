@@ -207,7 +207,9 @@ class PackedTable:
                 dates = column.to_numpy()
                 if len(wrong := np.flatnonzero((dates < FIRST_DAY) | (dates > LAST_SECOND))):
                     row = f"{self.path} row {first + wrong[0]}"
-                    raise IntegrityError(f"{row}: the {name} is not in the years 1 to 9999. {REMEDY}")
+                    raise IntegrityError(
+                        f"{row}: the time in the column {name} is not in the years 1 to 9999. {REMEDY}"
+                    )
 
     def _require_modest(self, unpacked: int) -> None:
         if unpacked > self._most:

@@ -139,7 +139,7 @@ BOXES = {
     "1\t1\t5\t5\t1e99": "not finite: a number is NaN, infinite or too large",
     "40\t1\t50\t5\t0.5": "outside of the image: the box does not overlap the photo",
     "-9\t-9\t0\t5\t0.5": "outside of the image: the box does not overlap the photo",
-    "1\t1\tx\t5\t0.5": "not five numbers: x1, y1, x2, y2 and score are 1, 1, x, 5, 0.5. Correct them",
+    "1\t1\tx\t5\t0.5": "not five numbers: x1, y1, x2, y2 and score are 1, 1, x, 5, 0.5. Correct these values",
     "1\t1\t5\t0.5": FIELDS.format(6, 7),
 }
 

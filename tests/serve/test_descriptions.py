@@ -67,7 +67,7 @@ def test_generating_captions_does_not_delay_searches_and_its_queue_is_limited(
         released.wait(300)
         return usual(describer, *arguments)
 
-    monkeypatch.setattr(Describer, "describe", slowly)
+    monkeypatch.setattr(Describer, "generate_captions", slowly)
 
     async def crowd() -> tuple[list[httpx.Response], list[httpx.Response]]:
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=BASE_URL) as client:

@@ -144,5 +144,7 @@ def test_dates_beyond_the_calendar_are_refused_with_their_row(run: Path, tmp_pat
     kind, values = OUT_OF_RANGE_DATES[name]
     folder = with_column(run, tmp_path / "index", kind, values)
     row = next(number for number, value in enumerate(values) if abs(value) >= 2**30)
-    with pytest.raises(IntegrityError, match=rf"images.parquet row {row}: its own is not in the years 1 to 9999"):
+    with pytest.raises(
+        IntegrityError, match=rf"images.parquet row {row}: the time in the column own is not in the years 1 to 9999"
+    ):
         open_gallery(folder)

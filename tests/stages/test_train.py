@@ -55,7 +55,7 @@ def test_reading_a_start_keeps_only_a_sample_of_the_training_sentences(monkeypat
         manifest=SimpleNamespace(texts_of=lambda split: (f"{number:0400}" for number in range(count))),
     )
     monkeypatch.setattr(texts, "read_token_vocabulary", lambda run: (SimpleNamespace(terms=("dog",)), ""))
-    monkeypatch.setattr(WordStart, "of", lambda *given: started.append(given))
+    monkeypatch.setattr(WordStart, "encode_words", lambda *given: started.append(given))
     tracemalloc.start()
     stage_train._read_start(run, "ncca-recurrent")
     peak_bytes = tracemalloc.get_traced_memory()[1]
