@@ -90,13 +90,13 @@ class Exclusion:
         return self._of_named_pattern(name)
 
     def of_path(self, path: str) -> str | None:
-        """Return why the file or folder at `path`, relative to the root, is ignored by its own name or path, or None if
-        neither is a reason."""
+        """Return why the file or folder at `path`, relative to the root, is ignored because of its name or path, or
+        None if neither is a reason."""
         return self.of_name(path.rpartition("/")[2]) or self._of_path_pattern(path)
 
     def of_whole_path(self, path: str) -> str | None:
-        """Return why the file at `path`, relative to the root, is ignored, by its own path or by a folder above it, or
-        None if it is not ignored."""
+        """Return why the file at `path`, relative to the root, is ignored, because of its path or of a folder above
+        it, or None if it is not ignored."""
         parts = path.split("/")
         return next(filter(None, (self.of_path("/".join(parts[: depth + 1])) for depth in range(len(parts)))), None)
 

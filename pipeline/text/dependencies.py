@@ -64,7 +64,7 @@ class Entry:
 def read_conllu(lines: Iterable[str], name: str) -> Iterator[Entry]:
     """Read the sentences in the `lines` of a CoNLL-U file. `name` is the name of the file for messages.
 
-    Multiword spans and empty nodes are ignored. Comments that no word follows count as a sentence without words. Raises
+    Multiword spans and empty nodes are ignored. Comments without a following word are a sentence without words. Raises
     InputError, with the file and the line, for a row without ten columns, a word number out of order, an empty word, a
     head that is not a number or is outside the sentence, a missing or second root, or a cycle.
     """
