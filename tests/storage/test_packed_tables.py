@@ -101,7 +101,7 @@ def test_check_rows_refuses_the_numbers_that_reading_the_table_refuses(column: s
     rows[1][column] = -1
     shard = ShardOfTables({"images": pa.Table.from_pylist(rows, COLUMNS["images"]), "sentences": sentences})
     for read in (shard.check_rows, partial(shard.table, "images")):
-        with pytest.raises(IntegrityError, match=f"images.parquet row 1: its {column} is -1"):
+        with pytest.raises(IntegrityError, match=f"images.parquet row 1: {column} is -1"):
             read()
 
 
@@ -110,7 +110,7 @@ def test_a_time_beyond_the_calendar_is_refused_with_its_row(unit: str) -> None:
     year = {"s": 1, "ms": 1000, "us": 1_000_000}[unit] * 365 * 86_400
     times = pa.array([0, 7000 * year, 9000 * year], pa.timestamp(unit))
     packed = PackedTable(to_parquet(pa.table({"taken": times})), Path("images.parquet"))
-    with pytest.raises(IntegrityError, match="row 2: its taken is not in the years 1 to 9999"):
+    with pytest.raises(IntegrityError, match="row 2: the taken is not in the years 1 to 9999"):
         packed.records([2])
     nanoseconds = pa.table({"taken": pa.array([-(2**62), 2**62], pa.timestamp("ns"))})
     assert PackedTable(to_parquet(nanoseconds), Path("images.parquet")).unpack().num_rows == 2
