@@ -139,7 +139,7 @@ def extraction(bench: Bench) -> None:
 def busy(bench: Bench, begun: str) -> float:
     """Return the median load of the GPU, from 0 to 1, over the seconds with any load since the time `begun` (HH:MM:SS).
 
-    The loads are in the file dmon.txt beside the results. The result is NaN if there are no loads.
+    The loads are in the file dmon.txt in the folder of the results. The result is NaN if there are no loads.
     """
     path = bench.path.with_name("dmon.txt")
     lines = [line.strip("# ").split() for line in path.read_text().splitlines()] if path.exists() else []

@@ -61,7 +61,7 @@ def stream(path: Path) -> None:
 
 def gather(path: Path) -> None:
     """Print the time for reading shuffled minibatches from the memory map of the shard `path`, compared with the time
-    for reading the rows of the minibatches one by one by h5py.
+    for reading the rows of the minibatches separately by h5py.
     """
     shard = Shard(path, FEATURES)
     batches = np.random.default_rng(1).permutation(ROWS)[: 16 * BATCH].reshape(16, BATCH)

@@ -47,8 +47,11 @@ SHORT_QUERIES = 200
 
 
 def without_captions(shard: IndexShard, folder: Path, rows: Sequence[int]) -> Searcher:
-    """Copy an index shard into `folder`, without the captions in the rows `rows` of its table, and open the copy for
-    searches.
+    """Copy an index shard into `folder`, clear the rows `rows` of the table of captions in the copy, and open the copy
+    for searches.
+
+    The cleared rows keep their ids but have no text, so that these captions cannot be found as text. The copy keeps the
+    vectors of the captions.
     """
     writer = IndexWriter(folder)
     writer.link(shard, but={"sentences.parquet"})

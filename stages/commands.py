@@ -165,7 +165,7 @@ def runnable(text: str) -> str:
     """Return the message `text` with commands that run in the shell from which this process was started.
 
     If the shell finds no program `jointspace` or `pip`, or finds the program of another Python, the name in a command
-    is replaced by the path of the program beside this Python. The commands therefore also work if the virtual
+    is replaced by the path of the program next to this Python. The commands therefore also work if the virtual
     environment is not activated.
     """
     from stages.catalogue import USER_COMMANDS
@@ -177,7 +177,7 @@ def runnable(text: str) -> str:
 
 @cache
 def _program(name: str) -> str:
-    """Return the path of the program `name` that is installed beside this Python, quoted for a shell.
+    """Return the path of the program `name` that is installed next to this Python, quoted for a shell.
 
     The path is relative if the program is in or below the current folder. If the shell finds this program by its name,
     or if this Python has no such program, `name` itself is returned.

@@ -92,7 +92,7 @@ def moved(value: Any) -> Any:
 
 
 def leaves(values: Iterable[Any]) -> Iterator[Any]:
-    """Yield the values in nested lists and tuples one by one. Operators of torch take tensors in such lists."""
+    """Yield each value in nested lists and tuples. Operators of torch take tensors in such lists."""
     for one in values:
         if isinstance(one, list | tuple):
             yield from leaves(one)

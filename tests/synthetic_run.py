@@ -44,7 +44,7 @@ THINGS = ("dog", "cat", "bird", "horse", "boat", "house", "tree", "car")
 SHARD_SIZE = 10
 ENCODER_SETTINGS = {"architecture": "eyes", "layer": "average", "weights": {"origin": "untrained", "seed": 0}}
 MADE_BY = {"encoder": "encoder"}
-"""Placeholder for the digest of an encoder, in the details of a model that no stage made."""
+"""Placeholder for the digest of an encoder, in the details of a model that was not made by a stage."""
 CONFIG = {
     "encoders": [{"name": "colour", "architecture": "squeezenet1_1", "weights": "untrained"}],
     "image_view": {"normalise": []},
@@ -189,8 +189,8 @@ def _make_model(registered: str, vocabulary: Vocabulary) -> LinearModel:
 
 
 def by_hand(run: Path, **inputs: str) -> Provenance:
-    """Return the provenance of an artefact of the run that no stage made. `inputs` maps the path of each input to its
-    digest.
+    """Return the provenance of an artefact of the run that was not made by a stage. `inputs` maps the path of each
+    input to its digest.
     """
     return Provenance(run, "by hand", 1, inputs=inputs)
 

@@ -19,7 +19,7 @@ sys.stdin.read()
 
 def test_each_job_has_its_own_gpu(tmp_path: Path) -> None:
     """Four processes take one of four GPUs each. A fifth process needs two GPUs, and waits until one process has been
-    killed and another one has ended.
+    killed and another process has ended.
     """
     environment = {**os.environ, "TMPDIR": str(tmp_path), "CUDA_VISIBLE_DEVICES": "0,1,GPU-a/b,3"}
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}

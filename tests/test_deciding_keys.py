@@ -1,4 +1,4 @@
-"""These tests show that a changed key makes a job run again, unless no result depends on the key."""
+"""Tests which show that a changed key makes a job run again, unless no result depends on the key."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""These tests show that README.md and docs/*.md describe this version.
+"""Tests which show that README.md and docs/*.md describe this version.
 
 The programs on the pages run. Their commands, options, keys, modules and links exist. Statements that a program can
 check are true.

@@ -1,4 +1,4 @@
-"""These tests show that parts can be added as docs/extending.md describes: in a user's own module, or as a file with a
+"""Tests which show that parts can be added as docs/extending.md describes: in a user's own module, or as a file with a
 stage.
 """
 

@@ -1,4 +1,4 @@
-"""These tests show that configurations, runs, commands and options in the spelling of the previous version still work,
+"""Tests which show that configurations, runs, commands and options in the spelling of the previous version still work,
 with a warning that has the new spelling.
 """
 

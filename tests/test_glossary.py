@@ -1,4 +1,4 @@
-"""These tests show that the texts that users read have one word for each thing.
+"""Tests which show that the texts that users read have one word for each thing.
 
 The tests check prose outside of code. Names in code, such as keys of a configuration, columns of a table, fields of the
 API and options, may still have an older word. The two renamed options of FORBIDDEN may be named only in CHANGELOG.md.

@@ -1,4 +1,4 @@
-"""These tests show that the benchmark for GPUs runs on a CPU, with no more libraries than a machine with a GPU may
+"""Tests which show that the benchmark for GPUs runs on a CPU, with no more libraries than a machine with a GPU may
 have, and that its verdict follows from its results.
 """
 

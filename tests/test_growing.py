@@ -1,4 +1,4 @@
-"""These tests show that a collection grows by a shard, and that images are removed from it."""
+"""Tests which show that a collection grows by a shard, and that images are removed from it."""
 
 import json
 import re

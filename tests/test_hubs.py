@@ -1,4 +1,4 @@
-"""These tests show that a hostile configuration of a network from another library is refused, and an honest one
+"""Tests which show that a hostile configuration of a network from another library is refused, and an honest one
 accepted.
 """
 

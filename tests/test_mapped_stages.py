@@ -1,4 +1,4 @@
-"""These tests show that shards, sums and manifests are the same whether one process, several processes, GPUs or Dask
+"""Tests which show that shards, sums and manifests are the same whether one process, several processes, GPUs or Dask
 workers make them, even if a worker is killed.
 """
 

@@ -1,4 +1,4 @@
-"""These tests show that `plan` estimates a run from measurements on this machine, and that `doctor` inspects the
+"""Tests which show that `plan` estimates a run from measurements on this machine, and that `doctor` inspects the
 machine.
 """
 

@@ -1,4 +1,4 @@
-"""These tests show that control characters in captions, names and paths are shown as text."""
+"""Tests which show that control characters in captions, names and paths are shown as text."""
 
 import json
 import logging

@@ -1,4 +1,4 @@
-"""These tests show that the recipe of an index gives the scores and the likely matches of a search, in an interpreter
+"""Tests which show that the recipe of an index gives the scores and the likely matches of a search, in an interpreter
 with NumPy alone.
 """
 
@@ -87,7 +87,7 @@ def write_index_of(folder: Path, registered: str, case: Case) -> jointspace.Inde
     """Write an index of the images of a case, as `build-index` does, to `folder`, and return the opened index.
 
     `registered` is the name of the registered model. Image i has the path `i`. The index has no captions and no
-    encoders. The model is also written to a folder beside `folder`.
+    encoders. The model is also written to a folder next to `folder`.
     """
     vectors = case.images()
     writer = IndexWriter(folder)

@@ -1,4 +1,4 @@
-"""These tests show that missing files, extras and splits are reported before the first job of a run."""
+"""Tests which show that missing files, extras and splits are reported before the first job of a run."""
 
 from contextlib import nullcontext
 from pathlib import Path

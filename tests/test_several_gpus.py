@@ -1,4 +1,4 @@
-"""These tests show that the jobs on a machine with several GPUs use all of its cores, and use no core twice."""
+"""Tests which show that the jobs on a machine with several GPUs use all of its cores, and use no core twice."""
 
 import re
 from pathlib import Path

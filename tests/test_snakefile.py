@@ -1,4 +1,4 @@
-"""These tests show that the Snakefile reports mistakes in one sentence, and works in folders of any name."""
+"""Tests which show that the Snakefile reports mistakes in one sentence, and works in folders of any name."""
 
 import re
 import subprocess

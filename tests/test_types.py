@@ -1,4 +1,4 @@
-"""These tests show that few annotations and comments keep a type checker from its work: parameters of type `Any`, and
+"""Tests which show that few annotations and comments keep a type checker from its work: parameters of type `Any`, and
 comments that silence the checker.
 """
 

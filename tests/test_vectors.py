@@ -142,7 +142,7 @@ def test_a_folder_of_vectors_becomes_an_index(planted: SimpleNamespace, tmp_path
 @pytest.mark.parametrize("form", ["file", "name", "npy"])
 def test_a_table_of_texts_names_its_captions_and_images(planted: SimpleNamespace, tmp_path: Path, form: str) -> None:
     """Each image has two captions, in another order than the images. The captions and their images are columns of a
-    Parquet table (`form` is the name of the column with the images) or lines beside an .npy file.
+    Parquet table (`form` is the name of the column with the images) or lines of a text file.
     """
     data = tmp_path / "data"
     rows = np.random.default_rng(2).permutation(np.repeat(np.arange(PAIRS), 2))

@@ -86,7 +86,7 @@ def process_of(_: int) -> int:
 
 
 def compute_forever() -> None:
-    """Compute without end in C code, which no other thread of Python can interrupt."""
+    """Compute without end in C code, which cannot be interrupted by another thread of Python."""
     sum(itertools.repeat(0))
 
 

@@ -131,8 +131,9 @@ class Collection:
             )
 
     def format_summary(self) -> Iterator[str]:
-        """Yield lines for the user: the kept and rejected records of each kind, the notes, the ten most frequent
-        reasons for records that are not kept, and the number of images that are moved to `gallery`."""
+        """Yield lines for the user: the numbers of kept, rejected and duplicate records of each kind that was read, and
+        of the kept images of each split. The notes, the ten most frequent reasons for records that are not kept, and
+        the number of images that are moved to `gallery` follow."""
         splits = ", ".join(f"{split} {summary.kept}" for split, summary in self.splits.items())
         for kind, counts in self.counts.items():
             if counts["given"]:

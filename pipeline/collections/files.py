@@ -57,8 +57,8 @@ EXCLUDED_PATTERNS = {
 """Patterns, in lower case, of further names of files and folders that are never part of a collection, with the system
 or program that makes them."""
 SUSPECT_NAME = re.compile(r"^[.~s]|@")
-"""A pattern that is found in every hidden name, and in every name that a pattern in EXCLUDED_PATTERNS matches. It is
-not found in most names of photos, so most names need not be compared with the patterns."""
+"""A pattern that is found in every hidden name, and in every name that a pattern in EXCLUDED_PATTERNS matches, if the
+name is in lower case. It is not found in most names of photos, so most names need not be compared with the patterns."""
 BY_PATTERN = "collection.exclude "
 HIDDEN = "hidden (a name that begins with a dot)"
 
@@ -90,13 +90,13 @@ class Exclusion:
         return self._of_named_pattern(name)
 
     def of_path(self, path: str) -> str | None:
-        """Return why the file or folder at `path`, relative to the root, is ignored by its own name or path, or None if
-        neither is a reason."""
+        """Return why the file or folder at `path`, relative to the root, is ignored because of its name or path, or
+        None if neither is a reason."""
         return self.of_name(path.rpartition("/")[2]) or self._of_path_pattern(path)
 
     def of_whole_path(self, path: str) -> str | None:
-        """Return why the file at `path`, relative to the root, is ignored, by its own path or by a folder above it, or
-        None if it is not ignored."""
+        """Return why the file at `path`, relative to the root, is ignored, because of its path or of a folder above
+        it, or None if it is not ignored."""
         parts = path.split("/")
         return next(filter(None, (self.of_path("/".join(parts[: depth + 1])) for depth in range(len(parts)))), None)
 
@@ -421,8 +421,9 @@ class CollectionFolder:
         """Open a list, text or shard for reading bytes.
 
         Raises InputError if the file is not a regular file, has more than `most_bytes`, or cannot be read. Also raises
-        InputError if a link leads out of the root, unless collection.follow_links is true or `path` itself is outside
-        the root.
+        InputError if a link leads out of the folder directly under the root in which `path` is, or out of the root if
+        `path` is directly under the root. Such links are followed if collection.follow_links is true, or if `path`
+        itself is outside the root.
         """
         name = self.label(path)
         try:

@@ -330,8 +330,8 @@ class OomBatcher:
             torch.cuda.empty_cache()
             self.size = (rows.stop - rows.start) // 2
             log.warning(
-                "The GPU's memory is full, so batches now have %d %ss. To start with smaller batches, lower"
-                " batch_size.",
+                "The GPU's memory is full, so the work continues with at most %d %ss at once. If other programs use the"
+                " GPU, end them to make the next run faster.",
                 self.size, self.row_name,
             )  # fmt: skip
         return results

@@ -47,7 +47,8 @@ class Ragged:
 
     def take(self, rows: np.ndarray) -> Self:
         """Return the rows with the numbers `rows` (k,), in this order, as a copy. A row may be taken twice."""
-        rows = np.array(rows)  # This is a copy, because torch does not accept a view with negative strides.
+        # The row numbers are copied, because torch does not accept a view with negative strides, such as `rows[::-1]`.
+        rows = np.array(rows)
         return self._select(self.positions(rows), rows, offsets_of(self.lengths[rows]))
 
     def between(self, start: int, stop: int) -> Self:

@@ -92,7 +92,9 @@ class CollectionSettings(Section):
         10, "Largest number of CPU seconds for decoding an image. Images that take longer are rejected."
     )
     follow_links: bool = key(
-        False, "Whether to follow symbolic links that lead out of data_root. Otherwise such files are rejected."
+        False,
+        "Whether to follow all links to files. Otherwise links that lead out of data_root, or out of a folder directly"
+        " under data_root, are rejected.",
     )
     exclude: tuple[str, ...] = key(
         (),

@@ -524,7 +524,7 @@ class EnsembleSettings(Section):
     members: Annotated[Names, Field(min_length=2)] = key(..., "Models whose scores are added.")
     refit: bool = key(
         False,
-        "Whether to fit the members again to train and dev. The weights are those that were chosen on dev before.",
+        "Whether to fit the members again to train and dev. The weights that were chosen on dev are kept.",
     )
     weights: NonNegatives = key(
         (0, 0.25, 0.5, 1),

@@ -267,7 +267,8 @@ class Config(OwnKeys):
         return make_recipes(written)
 
     def judged_splits(self, name: str) -> tuple[str, ...]:
-        """Return the splits on which a model is evaluated. A refit is fitted to dev, so it is not evaluated on dev."""
+        """Return the splits on which a model is evaluated. A refit is fitted to dev, so it is not evaluated on dev.
+        Raises UsageError for an unknown name."""
         return tuple(split for split in self.evaluate.splits if split != "dev" or not self.refits(name))
 
     def bundle_names(self, model: str) -> list[str]:

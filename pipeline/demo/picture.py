@@ -37,9 +37,9 @@ _TROUSERS = ((52, 62, 92), (70, 66, 62), (112, 96, 74), (84, 104, 138))
 class Outline:
     """The visible part of a figure. Boxes are x1, y1, x2, y2 in pixels, and end at the edges of the image.
 
-    `extent` is the box of the whole figure. `box` is the box of the part that no nearer figure covers, or None if the
-    whole figure is covered. `visible` is the number of pixels of this part, divided by the number of all pixels of the
-    figure in the image.
+    `extent` is the box of the whole figure. `box` is the box of the part that is not covered by nearer figures, or None
+    if the whole figure is covered. `visible` is the number of pixels of this part, divided by the number of all pixels
+    of the figure in the image.
     """
 
     extent: Box

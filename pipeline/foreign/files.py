@@ -48,9 +48,10 @@ class UnopenedFile(Refused):
 def open_plain(root: str, path: str, most_bytes: float, follow_links: bool) -> int:
     """Open the regular file `path` under the folder `root`, and return its file descriptor.
 
-    The file may have at most `most_bytes` bytes. If `follow_links` is false, symbolic links must not lead out of
-    `root`. As an exception, a folder directly under `root` may be a link to another disk. The function never waits for
-    pipes or devices. Raises UnopenedFile if the file cannot or must not be read.
+    The file may have at most `most_bytes` bytes. If `follow_links` is false, symbolic links in `path` are limited: the
+    file must be below the folder directly under `root` with which `path` begins, or below `root` if `path` has no
+    folder. Only this first folder may be a link that leads out of `root`, such as a link to another disk. The function
+    never waits for pipes or devices. Raises UnopenedFile if the file cannot or must not be read.
     """
     if os.path.isabs(path) or ".." in path.split("/") or "\0" in path:
         raise UnopenedFile("outside", f"{path!r} leads out of the collection. Use names that are relative to it")
@@ -90,8 +91,9 @@ def _open(root: str, path: str, follow_links: bool) -> int:
                 raise
     resolved = os.path.realpath(name)
     if os.path.commonpath([base, resolved]) != base:
+        limit = f"the folder {top}" if below else "the collection"
         raise UnopenedFile(
-            "outside", "a link leads out of the collection. Set collection.follow_links to true if you trust it"
+            "outside", f"a link leads out of {limit}. Set collection.follow_links to true if you trust it"
         )
     return os.open(resolved, OPEN_FLAGS)
 
@@ -229,9 +231,10 @@ def try_first(
 
 @cache
 def _worker(process: int) -> Worker[Trial, None]:
-    """Start the worker process for the trials of this process, whose id is `process`, and return it.
+    """Return the worker process for the trials of this process, whose id is `process`.
 
-    The worker is kept for later calls. A fork of this process has another id, so the fork gets its own worker.
+    The first trial starts the worker, which is kept for later calls and ends with this process. A fork of this process
+    has another id, so the fork gets its own worker.
     """
     worker = Worker(_read_for_trial)
     atexit.register(worker.close)

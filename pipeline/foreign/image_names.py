@@ -249,10 +249,10 @@ class NameMatcher:
 class Takedown:
     """A list of photos to remove, or of captions to remove, which are written as PHOTO TAB CAPTION.
 
-    A line is the absolute path of a photo, its path below the folder of the photos, its name inside a shard, or a file
-    name that no other photo has. Empty lines and comments (#) are ignored, unless a photo has such a name. The lines in
-    `exact` are stored paths. They only match photos with this path, in any form of Unicode, and never captions. If
-    `matcher` is None, the list is about photos of an index, and a line may also be an id.
+    A line is the absolute path of a photo, its path below the folder of the photos, its name inside a shard, or its
+    file name if this name is unique. Empty lines and comments (#) are ignored, unless a photo has such a name. The
+    lines in `exact` are stored paths. They only match photos with this path, in any form of Unicode, and never
+    captions. If `matcher` is None, the list is about photos of an index, and a line may also be an id.
     """
 
     def __init__(self, lines: Iterable[str], matcher: NameMatcher | None = None, exact: Collection[str] = ()) -> None:

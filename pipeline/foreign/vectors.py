@@ -204,10 +204,13 @@ def _names_files(source: Source) -> list[Path]:
 
 
 def _read_names(source: Source) -> list[str]:
-    """Return the names of the rows from the text file with the names. If the rows are sentences and all lines have a
-    tab, the names are the texts after the first tab of each line.
+    """Return the name of each row, from a text file with one name per line. `_names_files` chooses this file.
 
-    Raises InputError if there is no list, or if two lists differ.
+    If the rows are sentences and all lines have a tab, the name of a row is the text after the first tab of its line,
+    and a second file is not read. Otherwise, a second file must have the same lines as the first file.
+
+    Raises InputError if there is no such file, if a file cannot be read, or if two files differ that must have the same
+    lines.
     """
     first, *others = _names_files(source)
     if not first.exists():

@@ -51,8 +51,9 @@ class Hypothesis:
 
 @torch.inference_mode()
 def beam_search(decoder: Decoder, search: BeamSearch) -> list[list[Hypothesis]]:
-    """Search for the most probable sentences of each image. Return a list of at most `search.beam` hypotheses, best
-    first, for each image of the decoder.
+    """Search for the best sentences of each image. Return a list of at most `search.beam` hypotheses, best first, for
+    each image of the decoder. BeamSearch says how hypotheses are ranked. Unless `search.length_power` is 0, the best
+    hypothesis need not be the most probable hypothesis.
 
     A sentence has at least one word, and never the unknown word. The probabilities of the other words are normalised
     without the unknown word, and the probabilities of first words also without END. If a sentence is cut after

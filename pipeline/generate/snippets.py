@@ -116,8 +116,9 @@ def find_regions(regions: SnippetRegions, image_id: np.ndarray, boxes: np.ndarra
 class Regions(NamedTuple):
     """n images with one region each, in the form in which an alignment model embeds regions (a RegionBlock).
 
-    `features` (n, dim) has one row per region. `boxes` and `scores` are placeholders, because the alignment models of
-    `ranked-snippets` do not read them. The region of image i is row offsets[i], which is i.
+    `features` (n, dim) has one row per region. `boxes` (n, 4) and `scores` (n,) are placeholders, because the alignment
+    models of `ranked-snippets` do not read them. `offsets` (n + 1,) has the numbers from 0 to n, because the regions of
+    image i are the rows offsets[i] to offsets[i + 1] - 1.
     """
 
     features: np.ndarray

@@ -21,8 +21,8 @@ from pipeline.text.vocabulary import Tokens
 LOSS_BLOCK = 512
 """Maximum number of sentences whose loss is computed at once in an evaluation, after or between epochs of training."""
 Batches = Callable[[np.ndarray], tuple]
-"""A function from the row numbers of k sentences (k,) to the arguments with which the network computes their mean
-loss."""
+"""A function from the row numbers of k sentences (k,) to the arguments with which the network computes the mean loss of
+the words and ENDs of these sentences."""
 
 
 class Framed(NamedTuple):

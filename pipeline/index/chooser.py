@@ -73,10 +73,11 @@ MAX_FINALISTS = 3
 """Largest number of candidates of one tier that are built with all vectors. The exact index (Flat) may be built in
 addition."""
 SAMPLE_RECALL_EXPONENT = 1 / 3
-"""Exponent that says how the share of missed neighbours grows with the number of vectors. If s is the sampled share of
-the vectors, the share of neighbours that a candidate may miss on the sample is the share that an index of all vectors
-may miss, times s to the power of this exponent. In a measurement with 96 dimensions in 8 bits, four times as many
-vectors had 1.6 to 2.5 times as many misses."""
+"""Exponent that determines how many neighbours a candidate may miss when it is tried on a sample of the vectors. An
+index of all vectors may miss the share m of the neighbours, where m is 1 - `recall_floor`. If the sample has the share
+s of all vectors, a candidate may miss only the share m * s ** SAMPLE_RECALL_EXPONENT of the neighbours in the sample.
+The limit for the sample is lower, because an index of more vectors misses a larger share of the neighbours. In a
+measurement with 96 dimensions in 8 bits, four times as many vectors had 1.6 to 2.5 times as many misses."""
 
 
 @dataclass(frozen=True)
@@ -192,9 +193,9 @@ class Bench:
     """The sample of the vectors, the queries, and the centroids that all trials of candidates share.
 
     A candidate must reach the recall `floor` on the sample. `floor` is higher than the required recall unless all
-    vectors are in the sample, because a smaller index misses fewer neighbours: the share of the neighbours that may be
-    missed is multiplied by the sampled share of the vectors to the power of SAMPLE_RECALL_EXPONENT. If a thousandth of
-    the vectors is sampled, a tenth as many neighbours may be missed.
+    vectors are in the sample, because a smaller index misses fewer neighbours (see SAMPLE_RECALL_EXPONENT). If the
+    sample has a thousandth of the vectors, a candidate may miss a tenth of the share that an index of all vectors may
+    miss.
     """
 
     def __init__(

@@ -128,8 +128,8 @@ class QueryEncoder:
         return items
 
     def unknown_words(self, sentence: str) -> list[str]:
-        """Return the words of a text that no vocabulary and no text encoder of the model knows, so that the model
-        ignores them. Raises UsageError if the index cannot embed any text."""
+        """Return the words of a text that are unknown to all vocabularies and text encoders of the model. The model
+        ignores these words. Raises UsageError if the index cannot embed any text."""
         readers = self._forms.readers
         unknown = [
             [

@@ -45,7 +45,7 @@ LATENCY_REPEATS = 3
 """Number of searches of each query to measure its latency. The shortest time counts, because another program
 may have used the CPU."""
 TIMING_REPEATS = 5
-"""Number of times that each setting is timed if several settings reach the recall floor. The settings are timed
+"""Number of times that each setting is timed if `_fastest` compares several settings. The settings are timed
 alternately, and the median of the times counts."""
 
 

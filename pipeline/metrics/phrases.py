@@ -26,8 +26,9 @@ class PhraseSet:
     """The p noun phrases of a split.
 
     `texts` are the words of each phrase, and `heads` the head word of each phrase. `images` (p,) are the row numbers of
-    the images to which the phrases belong, in ascending order. `vectors` (p, c) are the embeddings of the phrases, of
-    unit length.
+    the images to which the phrases belong, in ascending order. `vectors` (p, c) are the embeddings of the phrases. The
+    inner product of a phrase and a region is their score. The vectors have unit length if the model compares by cosine,
+    as `hmlstm` does, but not for multi-vector models such as `dvsa`.
     """
 
     texts: Sequence[str]
@@ -41,7 +42,8 @@ class RegionSet:
     """The r regions of the images of a split. No region is a whole image.
 
     `images` (r,) are the row numbers of the images to which the regions belong, in ascending order. `boxes` (r, 4) are
-    x1, y1, x2, y2 in pixels. `vectors` (r, c) are the embeddings of the regions, of unit length.
+    x1, y1, x2, y2 in pixels. `vectors` (r, c) are the embeddings of the regions. They have unit length if the model
+    compares by cosine (see PhraseSet).
     """
 
     images: np.ndarray

@@ -222,7 +222,8 @@ def make_shards(run: Run, stage: Stage, every: Sequence[Names], part: int | None
 
 
 def _shards_of(stage: Stage, run: Run, names: Names) -> Shards:
-    """Return the output of the job `names` of a stage over shards."""
+    """Return the shards that one job of a stage writes. `names` are the names of the job, such as the name of an
+    encoder. The stage must write shards. If the job has several outputs, the first output is returned."""
     output = stage.outputs(run.layout, *names)[0]
     assert isinstance(output, Shards)
     return output

@@ -43,7 +43,8 @@ each encoder), or None if this job does not have the input."""
 
 
 def list_inputs(inputs: Inputs) -> Iterator[Input]:
-    """Yield every single input of the lists, mappings and single values in `inputs`, in order. None is left out."""
+    """Yield every single input of the lists, mappings and single values in `inputs`, in order. Values that are None are
+    skipped."""
     for value in inputs.values():
         if isinstance(value, Artefact | Shards | Outside):
             yield value

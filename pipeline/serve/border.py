@@ -57,8 +57,8 @@ class Limits:
     max_upload_bytes: int = 20_000_000
     """Maximum size of an uploaded photo in bytes. A larger photo is refused with status 413."""
     upload_seconds: float = 30
-    """Number of seconds within which a request must have arrived completely. A slower request is refused with status
-    408."""
+    """Number of seconds, from the end of a request's headers, within which the body must have arrived. A request with a
+    slower body is refused with status 408."""
     max_descriptions: int = 16
     """Maximum number of photos that are being captioned or wait to be captioned. A further request for generated
     captions is refused with status 503."""

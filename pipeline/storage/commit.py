@@ -486,8 +486,11 @@ class Commits:
         return fault
 
     def _missing(self, source: str) -> Fault | None:
-        """Return the fault if a commit record of the input `source` is missing, although the folder of the record
-        exists. Otherwise return None."""
+        """Return a fault if a commit record of the input `source` is missing, although the folder of the record exists.
+
+        If the manifest is needed to list the commit records and does not exist, return a fault for the manifest. In all
+        other cases, also for a damaged record, return None.
+        """
         place = source.partition("#")[0]
         folder = (self.root / place).parent
         if not folder.is_dir():

@@ -1,7 +1,7 @@
 """Feature shards: files with the arrays `features` (n, dim) and `image_id` (n,).
 
-While features are computed, each finished part of a shard is stored. After a killed job, only the parts that were not
-stored yet are computed again.
+While features are computed, each finished part of a shard is stored, except the last part, with which the whole shard
+is written. After a killed job, only the parts that were not stored yet are computed again.
 """
 
 import re

@@ -116,7 +116,8 @@ class SplitRows:
 
 
 def read_split(features: Features, sentences: Texts, encoders: tuple[str, ...], split: str, limit: int) -> SplitRows:
-    """Read the first `limit` captioned images of `split`, with their captions.
+    """Read the features of the first `limit` captioned images of `split`, and the text vectors of their captions. If
+    the split has fewer captioned images, all of them are read.
 
     `features` has the features of the image encoders `encoders`, and `sentences` has the shards of text vectors by text
     encoder. Raises IntegrityError if the split has no captioned image.

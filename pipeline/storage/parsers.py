@@ -84,7 +84,7 @@ def find_parser(trained: Path | None, name: str | None, root: Path) -> tuple[str
     the pipeline.
 
     `name` is a folder below `root`, which is the folder weights_root, or an installed package. If `name` is None, the
-    pipeline is the one that `train-parser` has written into the folder `trained`. Raises UsageError if `name` and
+    pipeline was written into the folder `trained` by `train-parser`. Raises UsageError if `name` and
     `trained` are None, or if `name` is neither such a folder nor an installed package. Raises IntegrityError if the
     trained pipeline is missing or was changed.
     """

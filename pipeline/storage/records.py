@@ -81,7 +81,8 @@ class JointVocabulary(Form):
 def write_evaluation(
     path: Path, value: Mapping[str, Json], ranks: Mapping[str, np.ndarray], provenance: Provenance | None = None
 ) -> None:
-    """Write the evaluation `value` as the JSON record `path`, and write the arrays in `ranks` next to it.
+    """Write the evaluation `value` as the JSON record `path`, and write the arrays in `ranks` next to it, to the file
+    with the ending `.ranks.npz` in place of `.json`.
 
     The evaluation was computed from these arrays, which have the names in RANKS and are stored as int32. An array may
     be missing or None. An evaluation without `provenance` does not belong to a run.

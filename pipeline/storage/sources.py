@@ -19,7 +19,8 @@ class ImageSource:
     """Reader of encoded images below the folder `root`, which finds an image by the columns `path`, `offset` and `size`
     of the manifest. It can be pickled.
 
-    `follow_links` says whether symbolic links may lead out of `root`.
+    `follow_links` says whether symbolic links may lead out of `root`, or out of a folder directly under `root` (see
+    `open_plain`).
     """
 
     def __init__(self, root: Path, follow_links: bool = False) -> None:
@@ -36,7 +37,7 @@ class ImageSource:
         Without `offset`, the image is the whole file `path` below the root. With `offset` and `size`, both in bytes, it
         is a member of the tar shard `path`. With `offset` only, it is the row `offset` of the Parquet file `path`.
         Raises InputError if the file cannot be read, is not a regular file or is truncated, or if a file or member is
-        larger than MAX_PHOTO_BYTES. Raises InputError too if a link leads out of the root and `follow_links` is false.
+        larger than MAX_PHOTO_BYTES. Raises InputError too for a link that is followed only if `follow_links` is true.
         """
         most = MAX_PHOTO_BYTES if offset is None else math.inf
         descriptor = open_plain(str(self.root), path, most, self.follow_links)
@@ -66,7 +67,7 @@ class ImageSource:
 class ImageSources:
     """Reader of the photos of an index. The photos of the shard i are in the folder `roots[i]`.
 
-    `follow_links` says whether symbolic links may lead out of these folders.
+    `follow_links` has the meaning that it has for ImageSource.
     """
 
     def __init__(self, roots: Sequence[Path], follow_links: bool = False) -> None:

@@ -132,7 +132,7 @@ class StoredIndex:
         """Return a reader of the photos, in the folders that the cards name.
 
         A folder that the user has `named` replaces the folder on the card of the first shard, also for the other shards
-        with the same folder. `follow_links` says whether symbolic links may lead out of the folders.
+        with the same folder. `follow_links` has the meaning that it has for ImageSource.
         """
         roots = [shard.card.data_root for shard in self.shards]
         return ImageSources([named if named and root == roots[0] else Path(root) for root in roots], follow_links)

@@ -1,7 +1,7 @@
 """The checks behind `jointspace verify` and `jointspace explain`.
 
-`examine` checks each commit record of a run with pipeline.storage.commit, and lists the files for which no record
-vouches. `trace` finds the rows of one image in the manifest and in all other artefacts.
+`examine` checks each commit record of a run with pipeline.storage.commit, and lists the files that are not in any
+record. `trace` finds the rows of one image in the manifest and in all other artefacts.
 """
 
 import os
@@ -55,7 +55,7 @@ class Examination:
     """The findings in the folder of a run.
 
     `checked` is the number of checked files, including commit records, and `faults` are the faulty files. `unvouched`
-    are files that no commit record lists and that need no record. `unfinished` files belong to stages that were killed
+    are files that are in no commit record and need no record. `unfinished` files belong to stages that were killed
     or are still running. `former` files belong to artefacts that are out of date but need no repair: artefacts of an
     earlier configuration, and mixed artefacts of an addition to an index. `temporaries` has the temporary files and the
     locks as keys. The value of a file is True if the process that wrote the file has ended.
@@ -214,7 +214,7 @@ def _check_commits(
 
 
 def _add_uncommitted(result: Examination, files: Iterable[Path]) -> None:
-    """Add `files`, which no commit record lists, to `result`.
+    """Add `files`, which are not in any commit record, to `result`.
 
     A file that needs a commit record is a fault. Any other file is unvouched.
     """

@@ -64,7 +64,7 @@ class Entry:
 def read_conllu(lines: Iterable[str], name: str) -> Iterator[Entry]:
     """Read the sentences in the `lines` of a CoNLL-U file. `name` is the name of the file for messages.
 
-    Multiword spans and empty nodes are ignored. Comments that no word follows count as a sentence without words. Raises
+    Multiword spans and empty nodes are ignored. Comments without a following word are a sentence without words. Raises
     InputError, with the file and the line, for a row without ten columns, a word number out of order, an empty word, a
     head that is not a number or is outside the sentence, a missing or second root, or a cycle.
     """
@@ -152,11 +152,11 @@ def depths(heads: Sequence[int]) -> list[int]:
 
 
 def projective_heads(heads: Sequence[int]) -> list[int]:
-    """Make a tree projective, so that no arcs cross, and return the new heads. `heads` are the positions of the heads
-    of the words, or -1 for the root.
+    """Make a tree projective, and return the new heads. In a projective tree, every word forms a contiguous span with
+    its descendants. `heads` are the positions of the heads of the words, counted from 0, or -1 for the root.
 
-    As long as arcs cross, the shortest non-projective arc is replaced. The dependent of this arc gets the head of its
-    former head as its new head.
+    An arc is non-projective if a word between its two ends does not descend from its head. As long as the tree is not
+    projective, the shortest non-projective arc is replaced: its dependent gets the head of its former head.
     """
     heads = list(heads)
     while not _is_projective(heads):

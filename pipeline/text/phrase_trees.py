@@ -169,7 +169,7 @@ def read_brackets(lines: Iterable[str], name: str) -> Iterator[tuple[str | None,
     """Read the trees in the `lines` of a file of brackets. `name` is the name of the file for messages.
 
     Yield each tree with its id, or with None if it has no id. An id precedes the tree on the same line: `id TAB (S
-    ...)`. An id that no tree follows has a tree without words. A tree may span several lines, as in the files of the
+    ...)`. An id without a following tree has an empty tree. A tree may span several lines, as in the files of the
     Penn Treebank, and can have any depth. Labels are reduced to the category (NP-SBJ-1 becomes NP). Brackets without a
     label are dropped if they contain a single word or phrase, and otherwise get the label TOP. Raises InputError, with
     the file and the line, for a missing or extra bracket, for text outside brackets, and for brackets that contain

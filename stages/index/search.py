@@ -238,8 +238,13 @@ def find(searcher: "Searcher", query: Query, config_path: Path | None = None) ->
     """Answer one query with photos, regions of photos, or the captions of a photo, the best first.
 
     The section `collection` of the configuration in `config_path`, or of the default configuration if `config_path` is
-    None, limits the size of the query's photo. Raises InputError if the model knows no word of the query or if the
-    photo cannot be used, and UsageError if the index has no data for this kind of query.
+    None, limits the size of the query's photo.
+
+    Raises InputError if a text of the query is blank or has no word that the model knows, if the vectors of the query
+    cancel each other out, or if the photo cannot be used. A text query without `minus`, `plus` and `regions` is an
+    exception: if `match_text` is true and photos have all words of the text, these photos are found although the model
+    knows no word. Raises UsageError if the index or its model cannot answer this kind of query, if the configuration is
+    not valid, or if `where`, `sort` or `weight` is not valid.
     """
     if query.sentence is not None:
         if query.regions:

@@ -104,7 +104,7 @@ def study_reads(config: "Config", layout: Layout) -> Inputs:
     writes=lambda layout: layout.study,
 )
 def study(run: Run, job: Job) -> None:
-    """Fill the tables of Gong et al. Only numbers that no earlier job has stored are measured."""
+    """Fill the tables of Gong et al. Numbers that an earlier job has stored are not measured again."""
     from tqdm import tqdm
 
     from pipeline.config.registry import model_spec

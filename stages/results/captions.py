@@ -138,9 +138,11 @@ def train_generator(run: StageRun, job: Job, generator: str) -> None:
 def _read_snippets(
     run: StageRun, settings: "RegionRecurrentSettings | RankedSnippetsSettings", people: "DescribedImages"
 ) -> "dict[str, TrainingPairs]":
-    """Return split -> training pairs of a region and a snippet of a caption.
+    """Return the training pairs of the splits train and dev, as split -> pairs of a region and a snippet of a caption.
 
-    The model `settings.snippets` has aligned the snippet with the region.
+    The model `settings.snippets` has aligned the snippet with the region. If `settings.whole` is true, the features of
+    the whole image follow the features of the region. Raises InputError if a snippet has no region in the run, or if
+    one of the two splits has no snippets.
     """
     import numpy as np
 

@@ -120,6 +120,18 @@ def test_links_are_followed_if_the_configuration_allows_it(tmp_path: Path, photo
     assert followed.tables["sentences"]["text"].to_pylist() == ["A dog ."]
 
 
+def test_link_to_another_folder_of_the_collection_is_rejected(tmp_path: Path, photograph, gather) -> None:
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "b/.hidden.jpg").write_bytes(photograph(1))
+    (tmp_path / "a/link.jpg").symlink_to("../b/.hidden.jpg")
+    (tmp_path / "b/link.jpg").symlink_to(".hidden.jpg")
+    result = gather(tmp_path, "text-files")
+    ((name, *_, reason),) = result.rejected("images")
+    assert name == "a/link.jpg" and reason.startswith("outside: a link leads out of the folder a. Set collection.")
+    assert result.tables["images"]["path"].to_pylist() == ["b/link.jpg"]
+
+
 def test_a_folder_that_cannot_be_read_is_named_with_a_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Checks the message for a folder that this user may not read. The refusal of the system is imitated, because the
     tests may run as root, who can read every folder."""

@@ -64,7 +64,8 @@ def contents(root: Path) -> dict[str, bytes]:
 
 
 def equal_except_times(first: bytes, second: bytes) -> bool:
-    """Return whether two files have the same content. Measured times in JSON files may differ."""
+    """Return whether two files have the same content. In JSON files, the values of MEASURED_KEYS and of the key `files`
+    may differ, because they depend on measured times."""
     if first == second:
         return True
     try:

@@ -111,7 +111,7 @@ def array_forgeries(bundle: Path, name: str) -> dict[str, Forgery]:
 
 
 def _replace_table(folder: Path, modality: str, change: Callable[[pa.Table], pa.Table], rows: int = 8192) -> None:
-    """Change the table of images or sentences, and write it in row groups of `rows` rows."""
+    """Change the table of images or sentences, write it in row groups of `rows` rows, and update the card."""
     name = f"{modality}.parquet"
     pq.write_table(change(pq.read_table(folder / name)), folder / name, row_group_size=rows)
     seal(folder, name)

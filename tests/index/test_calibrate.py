@@ -1,5 +1,6 @@
-"""Tests of the command `calibrate`: the line of likely matches that it sets with captions of a user, its errors for
-unusable captions, and changes of the photos after a calibration."""
+"""Tests of the command `calibrate`: the line of likely matches that it sets with captions of a user, and the option
+`--ask`, which asks the user for captions. The tests also cover unusable captions, failed writes, indexes that cannot be
+calibrated, and changes of the photos after a calibration."""
 
 import csv
 import json

@@ -56,8 +56,9 @@ def test_a_killed_training_resumes_and_ends_with_the_same_model(model: str, own:
 
 
 def test_new_contrasts_are_drawn_for_each_batch() -> None:
-    """The contrasts of Kiros et al. 2014, equation 6, are pairs of the whole training set. They follow the pairs of
-    each batch, and differ between epochs."""
+    """The contrasts of Kiros et al. 2014, equation 6, are pairs of the whole training set. They are the last rows of a
+    batch, after its training pairs. No two batches of an epoch have the same contrasts, and the contrasts of a pair
+    differ between epochs."""
     trainer = model_spec("bow").load().trainer(make_task("tokens", negatives="sampled", contrastive=8))
     of_pair: list[dict[int, tuple]] = []
     for epoch in range(2):

@@ -1,4 +1,4 @@
-"""Fixtures for the tests of the server: galleries of synthetic indexes, and an HTTP client."""
+"""Fixtures for the tests of the server: synthetic indexes that are opened as a ServedGallery, and an HTTP client."""
 
 from pathlib import Path
 

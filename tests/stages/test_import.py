@@ -54,7 +54,7 @@ def made(tmp_path: Path) -> Path:
 @pytest.fixture
 def source(made: Path, tmp_path: Path) -> Path:
     """Write features of the images, in reverse order, and return the path of the file. The features of image i are [i,
-    2 i]. A text file beside it names each row by the path of its image, but in another folder.
+    2 i]. A text file next to it names each row by the path of its image, but in another folder.
     """
     paths = Manifest(made / "manifest").images["path"].to_pylist()
     ids = np.arange(COUNT)[::-1]
@@ -91,7 +91,7 @@ def test_rows_without_an_image_are_named_in_a_warning(
 
 
 def rename(source: Path, old: str, new: str) -> None:
-    """Replace `old` by `new` in the text file beside `source`, which names the rows of `source`. The test fails if the
+    """Replace `old` by `new` in the text file next to `source`, which names the rows of `source`. The test fails if the
     file does not contain `old`.
     """
     names = source.with_suffix(".txt")
@@ -183,7 +183,7 @@ def texts_source(captioned: Path, tmp_path: Path) -> Path:
     """Write vectors of the sentences, in reverse order, and return the path of the file. The vector of sentence i is
     [i, 2 i].
 
-    A text file beside it names each row by the path of the image, but in another folder, and by the number of the
+    A text file next to it names each row by the path of the image, but in another folder, and by the number of the
     sentence in the image (`PATH#NUMBER`).
     """
     ids = np.arange(TEXTS)[::-1]

@@ -23,7 +23,7 @@ TEXT_FILES = {"captions.tsv", "splits.tsv", "weak.tsv", "boxes.tsv", "names.tsv"
 
 def make_demo(folder: Path, processes: int = 0) -> None:
     """Generate a demo collection of 12 images in `folder`, with `processes` further processes. An error of the command
-    is raised. The configuration is written beside `folder`.
+    is raised. The configuration is written next to `folder`.
     """
     config = folder.with_name("config.yaml")
     config.write_text(json.dumps({"demo": SPLIT_SIZES}))

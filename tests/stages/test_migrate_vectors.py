@@ -36,8 +36,8 @@ def unit(vectors: np.ndarray) -> np.ndarray:
 
 def write(path: Path, vectors: np.ndarray, names: list[str] | None = None) -> Path:
     """Write vectors to the file `path`, and return `path`. In a Parquet file, the names are a column, and must be
-    given. For a .npy file, the names are written to a text file beside it, or no text file is written if `names` is
-    None.
+    given. For a .npy file, the names are written to a text file next to it, or no text file is written if `names`
+    is None.
     """
     if path.suffix == ".parquet":
         pq.write_table(pa.table({"name": names, "vector": list(vectors)}), path)

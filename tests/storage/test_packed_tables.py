@@ -31,7 +31,7 @@ def test_selected_rows_equal_the_rows_of_the_whole_table() -> None:
 @pytest.mark.parametrize("step", [1, 3])
 def test_rows_are_found_by_any_of_their_ids(step: int) -> None:
     """The ids include the smallest and the largest id of each row group, and are searched one at a time and all
-    together. Ids that no row has are not found."""
+    together. Ids that are not in any row are not found."""
     count = 2 * GROUP_ROWS + 5
     ids = 7 + step * np.arange(count)
     packed = PackedTable(to_parquet(pa.table({"image_id": ids})), Path("images.parquet"))

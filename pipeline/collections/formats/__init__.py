@@ -53,8 +53,8 @@ UNNAMED = "photos that no list names"
 NOT_READ = "neither photos nor lists that the format reads"
 BESIDE_SHARDS = "photos next to the shards that the format reads"
 MAX_SUFFIX_CHARACTERS = 10
-"""Largest number of characters of a suffix that counts as a kind of file. Files with a longer suffix, or a suffix with
-characters other than letters and digits, are counted as `others`."""
+"""Largest number of characters of a suffix, with its dot, by which files that are not read are counted. Files without a
+suffix, with a longer suffix, or with a suffix of characters other than letters and digits are counted as `others`."""
 
 
 def read(form: str, root: Path, options: Options) -> Iterator[Record]:

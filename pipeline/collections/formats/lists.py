@@ -43,8 +43,9 @@ MAX_NUMBER_DIGITS = 18
 STRING = re.compile(r"""[\s,]*("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')""", re.DOTALL)
 """A quoted string of JSON or Python, with the spaces and commas before it. Lists that numpy writes have no commas."""
 ACCENT = re.compile(rb"(?<![\x80-\xff])([\x80-\xff])(?:\1|\xdf)?(?![\x80-\xff])")
-"""A single byte beyond ASCII between ASCII characters. Letters of Western Europe in Windows-1252 are such bytes, and
-texts in other encodings have few of them. The byte may be doubled, as in Finnish, or precede the German sharp s."""
+"""A single byte beyond ASCII between ASCII characters, or between an ASCII character and the start or end of the text.
+Letters of Western Europe in Windows-1252 are such bytes, and texts in other encodings have few of them. The byte may be
+doubled, as in Finnish, or precede the German sharp s."""
 
 LIST_MARK = re.compile(r"[ \t\r\n]*([\[,\]]?)[ \t\r\n]*")
 """A bracket or comma of a JSON list, with spaces. The bracket or comma may be missing, so the pattern always

@@ -52,7 +52,8 @@ def text_files(config: "Config", generator: str, *kinds: str) -> dict[str, Outsi
     """Return the files of `language_text` on which a generator is trained, as kind -> file.
 
     `kinds` are the requested kinds: `lines` for the file of further sentences, and `treebank` for the file of tagged
-    sentences. The result lacks a kind if the generator does not use it, or if no such file is configured.
+    sentences. The result has only requested kinds. It lacks a requested kind if the generator does not use this kind,
+    or if no such file is configured.
     """
     spec = config.generator(generator).spec
     texts = config.language_text
