@@ -144,7 +144,8 @@ class ModuleEncoder(ImageEncoder):
 
     def optimised(self, device: torch.device, dtype: torch.dtype) -> "ModuleEncoder":
         """Return a copy for fast inference on `device`, in `dtype`, with weights in channels-last format."""
-        # A copy of a graph of torch.fx is in training mode, in which batch norms would depend on the batch.
+        # A copy of a network by torchvision's create_feature_extractor (inner layers of timm) is in training mode, in
+        # which the batch norms would depend on the batch.
         body = to_channels_last(self.folded().eval().to(dtype=dtype))
         return ModuleEncoder(self.preprocessing, body, self.flip).to(device)
 

@@ -66,9 +66,9 @@ RULE = (
 )
 """The rule by which `best_of` chooses a candidate, as the table of candidates in the report states it."""
 MAX_COST_FACTOR = 3
-"""Largest ratio of the cost of a candidate to the lowest cost at which `Bench.settle` times the candidate again. It is
-also the largest ratio of the estimated latency of a candidate to `Requirements.latency_ms` at which the candidate may
-still be built with all vectors."""
+"""A factor with two uses. `Bench.settle` measures the search time again for candidates that cost at most this factor
+times the lowest cost. A candidate that missed a requirement on the sample may be built with all vectors only if its
+estimated latency is at most this factor times `Requirements.latency_ms`."""
 MAX_FINALISTS = 3
 """Largest number of candidates of one tier that are built with all vectors. The exact index (Flat) may be built in
 addition."""

@@ -37,7 +37,8 @@ MeasuredWith = Literal["captions", "phrases", "images"]
 Colours = Annotated[list[Finite], Field(min_length=3, max_length=3)]
 MAX_CARD_BYTES = 1 << 24
 MAX_FILES = 1 << 10
-"""Maximum number of files, of inputs and of encoders on a card. A card with more is refused."""
+"""Maximum number of entries in each of the mappings `files`, `inputs`, `encoders` and `text_encoders` of a card. A card
+with more entries in one of these mappings is refused."""
 FACTORY = r"^(IVF[0-9]{1,6}|[A-Za-z_,()]+[0-9]{0,4})+$"
 """Pattern of the accepted FAISS factory strings. Their numbers are sizes, so the pattern limits their digits."""
 

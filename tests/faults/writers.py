@@ -38,7 +38,8 @@ def demo(folder: Path, run: Path, collection: Path) -> None:
 
 
 def unfinished(folder: Path, run: Path, collection: Path) -> None:
-    """Write the features of ten images in blocks of four and join them to a shard, as `extract` does."""
+    """Write a complete shard with the features of ten images. An UnfinishedShard keeps blocks of four images and then
+    joins the blocks, as in `extract`. `run` and `collection` are not used."""
     features = np.random.default_rng(0).random((10, 900), np.float32)
     shard = UnfinishedShard(folder / "shard-00000.h5", Provenance(folder, "extract", 1), np.arange(10), 4)
     for rows in shard.missing:

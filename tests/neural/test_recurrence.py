@@ -43,7 +43,9 @@ def test_states_and_gradients_equal_those_of_torch(name: str) -> None:
 
 
 def peephole_states(packed, words, w, u, p, bias) -> torch.Tensor:
-    """Compute equations 1 to 5 of Kiros et al. 2014 for each sentence, word by word."""
+    """Compute equations 1 to 5 of Kiros et al. 2014 for each sentence, word by word, and return the state m (total, K)
+    of every word. `words` (total, d) are the vectors of the words. Their rows, and the rows of the result, are in the
+    order of `packed.ids`."""
     (xi, xf, xc, xo), (hi, hf, hc, ho), (ci, cf, co) = w.chunk(4), u.chunk(4), p.chunk(3)
     bi, bf, bc, bo = bias.chunk(4)
     found: list = [None] * len(words)

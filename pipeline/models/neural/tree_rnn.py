@@ -114,12 +114,12 @@ def block_identity(rows: int, columns: int) -> Tensor:
 
 
 class TreeRNN(SentenceEncoder):
-    """The base class of recursive networks, whose sentence vector is the state of the root.
+    """The base class of recursive networks. The vector of a sentence is the state of the root of its tree.
 
     In phrase trees, words are inputs of the leaves. In dependency trees, words are inputs of all nodes. In the code,
     W_v of Socher et al. 2014 is `w` (K, d), the matrices W_pos or W_relation are `matrices` (M, K, K), f is
-    `activation`, and the vectors x are rows of `words`. `precision` is the dtype of the products over trees. The
-    weights are float32.
+    `activation`, and the vectors x are rows of `words`. All weights are float32. In products of matrices with states or
+    with word vectors, both factors are converted to the dtype `precision`, and the product is converted to float32.
     """
 
     linear_leaves = False
