@@ -41,8 +41,8 @@ NEEDS_HEIF = "HEIC photos need `pip install 'jointspace[heif]'`"
 NEEDS_AVIF = "AVIF photos need `pip install 'Pillow>=11.3'`"
 """NEEDS_HEIF and NEEDS_AVIF are values of `UnreadableImage.reason`. Both reasons contain the remedy, because for many
 images only the reasons are shown, with the number of images for each reason."""
-TOO_SLOW = "too-slow"
-"""Value of `UnreadableImage.reason` for an image whose decoding takes too long."""
+OVER_TIME = "decoding takes more CPU time than collection.decode_seconds allows"
+"""Beginning of the explanation of an UnreadableImage whose decoding exceeds its limit of time."""
 MAX_BRANDS_BYTES = 256
 """Largest number of bytes at the beginning of a HEIC or AVIF file in which brands are looked for."""
 JPEG_START = b"\xff\xd8\xff"
@@ -127,7 +127,7 @@ def load(data: bytes, limits: ImageLimits, sides: Sequence[int | None]) -> Loade
     factors = [1] * len(sides)
     if image.format == "JPEG":
         if has_more_scans(data, MAX_SCANS):
-            raise UnreadableImage(TOO_SLOW, f"the JPEG has more than {MAX_SCANS} scans. Save it with fewer")
+            raise UnreadableImage("too-slow", f"the JPEG has more than {MAX_SCANS} scans. Save it with fewer")
         factors = draft_jpeg(image, sides)
     tags = image.tag_v2 if isinstance(image, TiffImagePlugin.TiffImageFile) else None
     if tags and tags.get(TiffImagePlugin.TILEWIDTH, 0) * tags.get(TiffImagePlugin.TILELENGTH, 0) > limits.max_pixels:
@@ -203,9 +203,7 @@ def _heif() -> str:
 
 
 def too_slow(seconds: float) -> UnreadableImage:
-    return UnreadableImage(
-        TOO_SLOW, f"decoding takes more CPU time than collection.decode_seconds allows, {seconds:g} s"
-    )
+    return UnreadableImage("too-slow", f"{OVER_TIME}, {seconds:g} s")
 
 
 @contextmanager

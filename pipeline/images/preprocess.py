@@ -15,7 +15,7 @@ from pipeline.compute.workers import Failure, lacked_memory, shared_map
 from pipeline.config.registry import MAX_SIDE
 from pipeline.errors import InputError
 from pipeline.images.decode import decode, decode_pixels
-from pipeline.images.opening import TOO_SLOW, ImageLimits
+from pipeline.images.opening import OVER_TIME, ImageLimits
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -148,7 +148,7 @@ class PhotographReader:
                 remedy = "`ingest` could read this photo. Restore it, or run `jointspace stage ingest --run RUN` again."
                 if lacked_memory(outcome):
                     remedy = "Lower extract.decode_workers, or give the run more memory."
-                if outcome.reason.startswith(TOO_SLOW):
+                if OVER_TIME in outcome.reason:
                     remedy = "Raise collection.decode_seconds, or name the photo in collection.exclude."
                 raise InputError(f"{photograph.name}: {outcome.reason}. {remedy}")
             yield outcome
