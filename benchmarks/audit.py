@@ -20,9 +20,10 @@ first LEMON_SEEDS seeds.
 Features and text vectors are reduced to their leading principal components, so that ten seeds take minutes.
 
 Then copies of training photos are added to the photos. `recall` is the share of copies that the audit finds, and
-`neighbours` is the share of copies whose features are near the features of their photo. The line `as they are` is about
-the photos without added copies. `others` is the number of pairs of photos that the audit takes for copies. `99.9 %` is
-the 99.9th percentile of the correlations of photos with the most similar other photo.
+`neighbours` is the share of copies whose features are near the features of their photo. `least` is the lowest
+correlation of such a copy with its photo. The line `as they are` is about the photos without added copies. `others` is
+the number of pairs of photos that the audit takes for copies. `99.9 %` is the 99.9th percentile of the correlations of
+photos with the most similar other photo.
 """
 
 import argparse

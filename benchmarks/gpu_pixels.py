@@ -64,7 +64,7 @@ def photos(bench: Bench) -> None:
     Path("data").mkdir(exist_ok=True)
     with tarfile.open("data/0.tar", "w") as archive:
         for number in range(bench.size(49_152, 12)):
-            # Each JPEG gets another JPEG comment, because `ingest` would leave out photos with the same bytes.
+            # Each JPEG gets a different comment, because `ingest` would leave out photos with the same bytes.
             data = b"\xff\xd8\xff\xfe\x00\x0a%08d" % number + files[number % len(files)][2:]
             member = tarfile.TarInfo(f"{number:08d}.jpg")
             member.size = len(data)
@@ -129,7 +129,7 @@ def extraction(bench: Bench) -> None:
         images = [decode(data, LIMITS) for data in make_jpegs(bench.size(500, 5))[: bench.size(16, 2)]]
         expected = extract(encoder, [prepare(image, encoder.preprocessing) for image in images], torch.device("cpu"))
         found = run.features.open(name, 0)["features"][: len(images)]
-        return agreement(found, expected, allowed=0.045)  # This relative difference is a cosine of 0.999.
+        return agreement(found, expected, allowed=0.045)  # A cosine of 0.999 gives this difference.
 
     bench.measure("ingest", "", "images/s", "", ingest)
     for name in ("resnet50", "vit_l_16"):

@@ -1,4 +1,4 @@
-"""Every benchmark except those in WITHOUT_TINY runs with the option --tiny, in sizes that are too small for a
+"""Every benchmark except the benchmarks in WITHOUT_TINY runs with the option --tiny, in sizes that are too small for a
 measurement, and writes a result.
 """
 
@@ -41,8 +41,7 @@ LINE_KEYS = {
     "tuning_queries.py": "recall_of_captions",
     "vectors.py": "share",
 }
-"""Benchmark that does not compare two functions -> a key that at least one JSON line of its output has.
-"""
+"""Benchmark that does not compare two functions -> a key that at least one JSON line of its output has."""
 SLOW = {
     "chooser.py", "cold_search.py", "dask_workers.py", "decoding.py", "epochs.py", "index.py", "million.py",
     "moments.py", "sae.py", "serve.py",

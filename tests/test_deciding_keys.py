@@ -60,8 +60,8 @@ DECIDE_NOTHING = {
 
 
 def leaves(section: type[Section], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yield the path and the type annotation of each key in `section` and in the sections below it. A path is a tuple
-    of names from the top, and `path` is the path of `section`.
+    """Yield the path and the type annotation of each key in `section` and in the sections below it. Keys whose value is
+    a section are left out. A path is a tuple of names from the top, and `path` is the path of `section`.
 
     In the section of a registered model or generator, a key that is also in `train_defaults` or `language_defaults` is
     left out.
@@ -99,7 +99,7 @@ def others(annotation: Any, value: Any) -> Iterator[Any]:
 
 
 def deciding_settings(stage: Stage, config: Config) -> str:
-    """Return the settings on which all jobs of a stage depend in the configuration `config`, as one text."""
+    """Return the settings on which any job of a stage depends in the configuration `config`, as one text."""
     found: dict[str, Any] = {str(names): stage.keys(config, *names) for names in stage.choices(config)}
     if stage.name == "reproduce":  # This stage only makes tables, and records a digest of the whole configuration.
         found = {"name": config.name, "splits": config.describe.splits, **config.reproduce.model_dump()}

@@ -281,8 +281,8 @@ def test_links_inside_the_documentation_exist() -> None:
 
 @pytest.mark.slow
 def test_the_documentation_is_a_site_without_a_broken_link(tmp_path: Path) -> None:
-    """mkdocs finds no broken link or anchor. Every page is in the navigation, the tutorial loads no files of other
-    sites except those of the theme, and the page of the configuration has a heading for each key.
+    """mkdocs finds no broken link or anchor. Every page is in the navigation, the tutorial refers to no other site
+    than the site of the theme, and the page of the configuration has a heading for each key.
     """
     pytest.importorskip("mkdocs", reason="the extra `docs` is not installed")
     built = tmp_path / "site"

@@ -258,8 +258,8 @@ TWO = {"image_emb": [[1.0]], "text_emb": [[2.0]]}
     ],
 )
 def test_parquet_files_of_vectors(make, tables: dict[str, dict], format: str, files: dict) -> None:
-    """Checks that a Parquet file is recognised as vectors unless the folder has photos, because the file could then be
-    a table of these photos."""
+    """Checks which Parquet files are recognised as vectors. In a folder with photos, a Parquet file is a table of the
+    photos, even if it has vectors. A column of boxes (`bbox`) does not count as vectors."""
     folder = make(*tables)
     for name in filter(lambda name: name.endswith(".parquet"), tables):
         pq.write_table(pa.table(tables[name]), folder / name)

@@ -143,8 +143,8 @@ def write_tar(path: Path, members: dict[str, bytes] | list[tuple[str | tarfile.T
 
 
 def test_pascal1k_page_is_read_and_its_images_are_divided_by_id(tmp_path: Path, photograph, gather) -> None:
-    """Checks that of every ten images of a category, eight become train, one dev and one test, and that only images
-    which are missing or outside of the collection are rejected."""
+    """In every ten images of a category, eight become train, one becomes dev, and one becomes test. Only images that
+    are missing or outside of the collection are rejected."""
     sources = [f"{kind}/2008_{7 * n:06d}.jpg" for kind in ("aeroplane", "tvmonitor") for n in range(20)]
     for number, source in enumerate(sources):
         (tmp_path / "dataset" / source).parent.mkdir(parents=True, exist_ok=True)

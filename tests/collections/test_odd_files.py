@@ -89,7 +89,7 @@ def test_an_odd_text_or_shard_costs_itself(tmp_path: Path, place, photograph, ga
         result = gather(tmp_path, form)
         rejects = {file: reason.partition(":")[0] for file, _, reason in result.rejected(what)}
         expected = {f"{number}.{suffix}": fate for number, fate in enumerate(fates.values())}
-        # In the format text-files, a folder whose name ends with .txt is not a text file, so it is not rejected.
+        # A folder whose name ends with .txt is not a text file, so the format text-files does not reject it.
         if form == "text-files":
             expected.pop(f"{[*fates].index('folder')}.txt")
         assert rejects == expected

@@ -23,8 +23,8 @@ def test_a_full_disk_gives_a_clear_message_and_changes_no_file(
     name: str, disk: Disk, finished: Path, collection: Path, tmp_path: Path
 ) -> None:
     """Each writer is refused when the disk lacks one page for a new artefact. A writer that replaces its output (not in
-    RESUMED) is refused once more, when the disk lacks room to replace the finished artefact. Only files of unfinished
-    shards, and earlier files of a writer of several files, stay."""
+    RESUMED) is refused once more, when the disk lacks room to replace the finished artefact. A refused writer leaves
+    only the blocks of unfinished shards, and files that a writer in ONE_BY_ONE has completed before."""
     write = partial(WRITERS[name], run=finished, collection=collection)
 
     def refused(room: int) -> None:

@@ -1,5 +1,5 @@
-"""Tests of likely matches: their coverage for indexes of any size, and what an index, a search and the page say about
-them."""
+"""Tests of likely matches: their coverage for indexes of any size, and the texts of an index, a search and the page
+about them."""
 
 import json
 import math

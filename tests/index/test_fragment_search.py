@@ -68,7 +68,7 @@ def test_images_are_ranked_by_exact_scores(kind: str, request: pytest.FixtureReq
     folder = request.getfixturevalue(kind)
     hits = open_with_word_vectors(folder).images("a dog", 6)
     assert [hit.row["path"] for hit in hits[:3]] == ["dog-0.png", "dog-8.png", "dog-16.png"]
-    # In each image of a car, the region of the next thing is a dog that is seen less clearly.
+    # The images of a car also show the next thing, a dog, but less clearly.
     assert [hit.score for hit in hits] == pytest.approx([2, 2, 2, 1.2, 1.2, 1.2])
     assert {hit.row["path"].split("-")[0] for hit in hits[3:]} == {"car"}
     both = open_with_word_vectors(folder).images("a dog and a cat", 3)

@@ -13,8 +13,8 @@ def features(count: int, seed: int, rectified: bool) -> tuple[np.ndarray, np.nda
     """Draw synthetic features (count, 30) and (count, 20) of the same photos by two encoders.
 
     The second features are a linear function of the first features plus noise. The function is the same for all seeds.
-    If `rectified` is true, all values are then squared, so that no value is negative, and the square roots have this
-    linear relation.
+    If `rectified` is true, all values are then squared. They are not negative, and their square roots have this linear
+    relation.
     """
     rng = np.random.default_rng(seed)
     matrix = np.random.default_rng(0).normal(size=(30, 20)) / 6

@@ -60,7 +60,8 @@ def test_a_right_answer_with_a_high_rank_is_shown_last(gallery: SplitGallery) ->
 
 @pytest.mark.parametrize("shift", [0, 3])
 def test_failures_have_the_highest_ranks_and_successes_the_lowest(shift: int, gallery: SplitGallery) -> None:
-    """Checks the ranks, and that all failures, and all successes, are captions of different images."""
+    """The first failure has the highest rank, and the successes have the lowest ranks. The failures are captions of
+    different images, and so are the successes."""
     gallery = rolled(gallery, shift)
     scores = gallery.sentence_vectors @ gallery.image_vectors.T
     examples = gallery.examples()

@@ -110,7 +110,7 @@ def test_host_names_can_be_allowed(run: Path, caplog: pytest.LogCaptureFixture) 
 
 
 def test_the_longest_caption_fits_into_a_request_and_longer_headers_are_refused(port: int) -> None:
-    dogs = "%F0%9F%90%95" * 1990  # A query may have few more characters. Each has four bytes.
+    dogs = "%F0%9F%90%95" * 1990  # Almost the maximum number of characters in a query. Each has four bytes.
     assert request(port, "GET", f"/api/models/ncca/images?sentence=dog+{dogs}", {"Host": "localhost"})[0] == 200
     with socket.create_connection(("127.0.0.1", port), timeout=30) as visitor:
         visitor.sendall(b"GET / HTTP/1.1\r\nX: " + b"x" * 60_000)

@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Make an evaluated run with the model `ncca` and the region model `dvsa`, and return its folder. The stored
-    recalls of `dvsa` are better than those of `ncca`.
+    recalls of `dvsa` are better than the recalls of `ncca`.
     """
     run = make_run(tmp_path_factory.mktemp("run"))
     coverage = {"sentences": 4567, "without": 1234, "words": 9, "unknown": 1}

@@ -247,7 +247,7 @@ def test_stored_vocabularies_keep_their_pieces() -> None:
     stored = json.loads(json.dumps(vocabulary.to_dict()))
     restored = Vocabulary.from_dict(stored)
     np.testing.assert_array_equal(encode(DUTCH, restored).toarray(), encode(DUTCH, vocabulary).toarray())
-    del stored["settings"]["pieces"]  # A vocabulary of English captions does not have the key.
+    del stored["settings"]["pieces"]  # Vocabularies of English captions, and of earlier versions, do not have the key.
     earlier = Vocabulary.from_dict(stored)
     assert earlier.rows("hond") == [earlier.index["hond"]]
     assert "pieces" not in learn(["a dog runs", "the red house"]).to_dict()["settings"]
