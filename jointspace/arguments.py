@@ -47,13 +47,15 @@ def to_count(value: SupportsIndex, name: str, least: int = 1) -> int:
 def to_number(value: SupportsFloat, name: str) -> float:
     """Return `value` as a float. NaN and infinity are accepted.
 
-    Raises UsageError if `value` is not a number. A bool and a str are not numbers. `name` is the name of the value in
-    the message.
+    Raises UsageError if `value` is not a number, or is an integer that is too large for a float. A bool and a str are
+    not numbers. `name` is the name of the value in the message.
     """
     try:
         if not isinstance(value, str | bytes | bool | np.bool_):
             return float(value)
-    except (TypeError, ValueError, OverflowError):
+    except OverflowError as error:
+        raise UsageError(f"{name} is too large for a float. Pass a smaller number.") from error
+    except (TypeError, ValueError):
         pass
     raise UsageError(f"{name} is {value!r}, but must be a number. Pass an int or a float.")
 

@@ -50,8 +50,8 @@ TEXT = "text"
 MIN_IMAGES = 10
 """Minimum number of different images with a text for a fit. With fewer images, `fit` raises InputError."""
 HELD_OUT_INTERVAL = 10
-"""Interval between held-out images: one of this number of images with a text is held out. In all, at least two images
-and at most MAX_HELD_OUT images are held out."""
+"""Number of images with a text for each image that is held out. At least two images and at most MAX_HELD_OUT images are
+held out."""
 MAX_HELD_OUT = 1000
 """Maximum number of images that are held out."""
 

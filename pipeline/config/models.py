@@ -272,7 +272,7 @@ class RefinedTrainSettings(
 ):
     """A model that starts from an ncca and is trained further.
 
-    With strong ridges in `fit`, the training improves more on the ncca.
+    The training improves the ncca more if the ridges in `fit` are strong.
     """
 
 

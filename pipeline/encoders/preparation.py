@@ -48,8 +48,8 @@ class Crops:
         low = low - margin
         high = high + margin
         inside = np.clip(low, 0, image.size), np.clip(high, 0, image.size)
-        # `start` and `stop` are the corners, in the square, of the part of the box that is inside the image. This part
-        # gets at least one pixel.
+        # `start` and `stop` are the corners, in the square, of the part of the box and its context that is inside the
+        # image. This part gets at least one pixel.
         scale = self.side / (high - low)
         start = np.clip(np.rint((inside[0] - low) * scale), 0, self.side - 1).astype(int)
         stop = np.clip(np.rint((inside[1] - low) * scale), start + 1, self.side).astype(int)

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 class TextEncoder:
     """Base class of text encoders, which map n texts to vectors (n, dim) float32.
 
-    A subclass must define `dim` and `encode`. A subclass that needs more than the default constructor defines
-    `prepare`, which makes an encoder from an entry of the configuration, and `settings`, `tensors` and `from_parts`,
-    which makes an encoder from the results of `settings` and `tensors`. The settings of a registered kind have the name
-    of the kind under the key `kind`. This base class knows every word. An encoder with unknown words defines `knows`,
-    `searches`, `unknown`, `count_words` and `suggest`, for example by inheriting from
-    `pipeline.text.vocabulary.KnownTerms`, and returns zeros for a text of unknown words. An encoder of another library
-    writes files in `save` and reads these files in `restore`.
+    A subclass must define `dim` and `encode`. A subclass whose constructor takes arguments defines `prepare`, which
+    makes an encoder from an entry of the configuration, and `settings`, `tensors` and `from_parts`, which makes an
+    encoder from the results of `settings` and `tensors`. The settings of a registered kind have the name of the kind
+    under the key `kind`. This base class knows every word. An encoder with unknown words defines `knows`, `searches`,
+    `unknown`, `count_words` and `suggest`, for example by inheriting from `pipeline.text.vocabulary.KnownTerms`, and
+    returns zeros for a text of unknown words. An encoder of another library writes files in `save` and reads these
+    files in `restore`.
     """
 
     modality: ClassVar[Literal["text"]] = "text"

@@ -77,8 +77,11 @@ def prepare(image: Image.Image | np.ndarray, preprocessing: Preprocessing) -> np
 
 
 class Photograph(NamedTuple):
-    """An image to read: its name for messages, the SHA-256 of its content, and the location of its content: the path
-    of a file, an offset and a size in bytes. Offset and size are None if the content is the whole file."""
+    """An image to read: its name for messages, the SHA-256 of its content, and the location of its content.
+
+    The location is the path of a file, an offset and a size. Offset and size are None if the content is the whole file.
+    For an image in a Parquet file, the offset is the number of the row, and the size is None.
+    """
 
     name: str
     sha256: str
@@ -106,10 +109,10 @@ class View(NamedTuple):
 class PhotographReader:
     """A reader of photos. The object can be pickled.
 
-    `read(path, offset, size)` is a function that returns `size` bytes of the file `path` from the byte `offset` on. If
-    `offset` and `size` are None, the function returns the whole file. `limits` are the limits on images. `processes` is
-    the number of processes in which `views` decodes photos. With 0, `views` decodes photos in this process. The methods
-    raise InputError for a photo that cannot be read, or that has changed since it was ingested.
+    `read(path, offset, size)` is a function that returns the bytes at the location of a Photograph. `limits` are the
+    limits on images. `processes` is the number of processes in which `views` decodes photos. With 0, `views` decodes
+    photos in this process. The methods raise InputError for a photo that cannot be read, or that has changed since it
+    was ingested.
     """
 
     read: Callable[..., bytes]

@@ -42,9 +42,8 @@ def render_page(template: str, **values: object) -> str:
         lstrip_blocks=True,
     )
     environment.filters |= {"duration": duration, "figure": _figure, "size": _size, "spoken": spoken, "tidy": tidy}
-    environment.filters["interval"] = _interval
     environment.globals["directions"] = DIRECTIONS
-    environment.filters |= {"thousands": "{:,}".format, "with_total": with_total}
+    environment.filters |= {"interval": _interval, "thousands": "{:,}".format, "with_total": with_total}
     return environment.get_template(template).render(values)
 
 

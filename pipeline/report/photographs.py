@@ -36,8 +36,8 @@ CELL = 256
 LINE = 14
 """Height in pixels of the line of text below an image on a contact sheet."""
 GOLDEN = 0.381966
-"""Step between the hues of the boxes on an image, as a share of the colour circle. This step is the golden angle, with
-which the colours of all boxes differ clearly."""
+"""Step between the hues of the boxes on an image, as a share of the colour circle. This step is the golden angle, so
+that the colours of successive boxes differ clearly."""
 DARK = (24, 24, 28)
 LIGHT = (235, 235, 235)
 

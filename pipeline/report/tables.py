@@ -302,7 +302,8 @@ class ComparedSystem:
         """Return the sum of recalls in percent of this system minus the sum of `reference`, as `difference`.
 
         If the ranks of both are stored, and both were tested on the same photos, the result also has `ci95`, the 95%
-        interval of a paired bootstrap over photos. The result is empty if one of the sums is unknown.
+        interval of a paired bootstrap over photos. Both ends of the interval are nan if `bootstrap` has no resamples.
+        The result is empty if one of the sums is unknown.
         """
         if self.sum is None or reference.sum is None:
             return {}

@@ -112,7 +112,7 @@ def keep_layers(network: nn.Module, count: int) -> None:
     config: Any = network.config
     depth = config.num_hidden_layers
     if count > depth:
-        raise ValueError(f"the model has {depth} layers, but the key layer is {count}. Lower layer")
+        raise ValueError(f"the model has {depth} layers, but the key layer is {count}. Lower this key")
     stacks = [part for part in network.modules() if isinstance(part, nn.ModuleList) and len(part) == depth]
     if len(stacks) != 1:
         raise ValueError("the layers of the model cannot be told from the other parts. Remove the key layer")
