@@ -155,8 +155,8 @@ def _mask(logits: Tensor, boundary: int) -> Tensor:
 
 class Extended(NamedTuple):
     """The best hypotheses of n images after an extension by one word, best first. Each tensor is (n, beam). `parent` is
-    the number of the hypothesis that was extended, among the b previous hypotheses of the image. `words` is the id of
-    the new last word, and `total` is the new log probability."""
+    the number of the hypothesis that was extended, from 0, among the previous hypotheses of the image. `words` is the
+    id of the new last word, and `total` is the new log probability."""
 
     parent: Tensor
     words: Tensor

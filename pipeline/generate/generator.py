@@ -52,8 +52,8 @@ class JointSpace:
         if self.model.metric != "inner_product":
             name = index.card.model
             raise UsageError(
-                f"The model {name} of the index {index.folder} does not compare by cosine, so this model cannot"
-                " generate captions. Name the index of a model that compares by cosine, such as ncca."
+                f"The model {name} of the index {index.folder} does not compare by cosine, so captions cannot be"
+                " generated with this model. Name the index of a model that compares by cosine, such as ncca."
             )
         self.forms = QueryForms(index, self.model)
 

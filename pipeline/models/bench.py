@@ -324,8 +324,9 @@ def summarise(measured: Sequence[Measured], bootstrap: Bootstrap) -> list[BenchR
         cells = {}
         for pairs, own in by_pairs.items():
             sums = [draw.worth(np.ones(len(draw.images), np.int64)) for draw in own]
-            found = None if by_pairs is first else compare_draws(own, first[pairs], bootstrap, same_draws=True)
-            minus = found if bootstrap.resamples else None
+            minus = None
+            if by_pairs is not first and bootstrap.resamples:
+                minus = compare_draws(own, first[pairs], bootstrap, same_draws=True)
             cells[pairs] = BenchCell(float(np.mean(sums)), float(np.std(sums, ddof=len(sums) > 1)), minus)
         rows.append(BenchRow(name, cells))
     return rows

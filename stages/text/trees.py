@@ -233,7 +233,7 @@ def _run_spacy(run: StageRun) -> Engine:
     from pipeline.text.tree_conversions import fall_back
 
     name, _ = _spacy_pipeline(run)
-    load_parser(name)  # The workers load the parser, too. This call raises an error before they start.
+    load_parser(name)  # The workers load the parser, too. If it cannot be loaded, this call fails before they start.
 
     def engine(rows: "ShardRows", texts: list[str]) -> "Iterator[Parsed]":
         batches = [texts[at : at + BATCH_CAPTIONS] for at in range(0, len(texts), BATCH_CAPTIONS)]

@@ -82,9 +82,9 @@ def sinkhorn(grid: "HubnessSettings", deviation: float) -> Trials:
     s(q', g) is the score of the item with a query q' of the bank. beta is the sharpness divided by `deviation`, the
     standard deviation of the scores of the dev items with the queries of the bank. The numbers a(q') come from
     Sinkhorn's iteration, which balances the matrix of the exponentials exp(beta s) between the gallery and the queries
-    of the bank, until all rows have nearly equal sums and all columns have nearly equal sums. This is dual bank
-    Sinkhorn normalisation (Pan et al. 2025), except that the matrix of the paper also contains the gallery that is
-    searched.
+    of the bank, so that all rows have nearly equal sums and all columns have nearly equal sums. The number of rounds is
+    fixed (SINKHORN_ROUNDS). This is dual bank Sinkhorn normalisation (Pan et al. 2025), except that the matrix of the
+    paper also contains the gallery that is searched.
     """
     for sharpness in grid.sharpness:
         yield {"sharpness": sharpness}, [Term(1.0, "balanced", sharpness / deviation)]

@@ -210,7 +210,7 @@ class WordStart:
 
     `terms` (V + 1, d) has one row for each of the V words of the token vocabulary: the vector that the word adds to the
     vector of a sentence before any normalisation. The columns of each text encoder are multiplied by a factor, which
-    the method `of` explains. The last row is zero and belongs to the unknown word.
+    the method `encode_words` explains. The last row is zero and belongs to the unknown word.
     """
 
     model: LinearModel

@@ -135,7 +135,8 @@ class Study:
 
     def fit(self, cell: StudyCell, draw: int) -> Tuned:
         """Fit the cell's model to the folds of the draw with the number `draw`, once for each combination of text
-        weights and settings. Return the model that is best on dev, and all trials."""
+        weights. The settings are chosen from the values in `grid` and `transfer`, or from the values of the cell.
+        Return the model that is best on dev, and all trials."""
         folds = draw_folds(cell, draw, self.target.source.n_folds, self.overlap)
         weak = self.auxiliary(cell.documents) if cell.training != "target" else None
         settings = self.own(cell.model)

@@ -119,9 +119,9 @@ def find_violators(
     image. These candidates are skipped. Pair i visits the candidates in the order starts[i], starts[i] + 1, ..., and
     continues at 0 after the last candidate.
 
-    Returns for each pair the column of the first violator (b,), and the number of visited candidates (b,), which
-    includes the violator but no skipped candidate. If no candidate violates the margin, the number is 0, and the column
-    has no meaning.
+    Returns for each pair the column of the first violator (b,), and the number of candidates up to this violator (b,),
+    which includes the violator but no skipped candidate. If no candidate violates the margin, the number is 0, and the
+    column has no meaning.
     """
     size = scores.shape[1]
     turn = (np.arange(size) - starts[:, None]) % size
