@@ -94,7 +94,7 @@ class Collection:
             )
         if learned_from and (sentences["kept"] or sentences["given"]):
             self._require_pairs(reasons)
-        broken = self.left_out.count_reasons("sentences", "") - self.left_out.count_reasons(
+        broken = self.left_out.count_rejects("sentences", "") - self.left_out.count_rejects(
             "sentences", *HARMLESS_REASONS
         )
         for kind, word, count in (("images", "photos", images["rejected"]), ("sentences", "captions", broken)):
@@ -166,12 +166,13 @@ class Assembly:
     def assign_splits(self, draw: Sequence[str]) -> None:
         """Assign each image to a split.
 
-        Images keep the split that the collection gives them. The splits in `draw`, which may be dev and test, are drawn
-        unless the collection has images of them. If the collection has neither dev nor test, both are drawn in any
-        case. Each drawn split gets a tenth of the images with a usable caption and without a split, but at most
-        MAX_DRAWN_IMAGES images. If `draw` is not empty, images that the collection assigns to train can be drawn too.
-        The other images without a split get train if they have a caption, weak if they have only weak text, and else
-        gallery.
+        Images with a caption keep the split that the collection gives them, unless they are drawn. The splits in
+        `draw`, which may be dev and test, are drawn unless the collection has images of them. If the collection has
+        neither dev nor test, both are drawn in any case. Each drawn split gets a tenth of the images with a usable
+        caption and without a split, but at most MAX_DRAWN_IMAGES images. If `draw` is not empty, images that the
+        collection assigns to train can be drawn too, and count for the tenth. Other images with a caption and without
+        a split get train. An image without a caption gets weak if it has weak text and the collection gives it no other
+        split, and else gallery, even if the collection gives it another split, such as train.
         """
         named = {split for (split,) in self._tables.rows("SELECT DISTINCT split FROM images")}
         self._drawn = {*draw, *(() if {"dev", "test"} & named else ("dev", "test"))} - named
@@ -223,8 +224,8 @@ class Assembly:
         rejected = intake.rejects.summarise(not kept["images"])
         counts = {}
         for kind, number in kept.items():
-            duplicates = rejected.count_reasons(kind, DUPLICATE)
-            fates = {"kept": number, "rejected": rejected.count_reasons(kind, "") - duplicates, "duplicate": duplicates}
+            duplicates = rejected.count_rejects(kind, DUPLICATE)
+            fates = {"kept": number, "rejected": rejected.count_rejects(kind, "") - duplicates, "duplicate": duplicates}
             counts[kind] = {"given": intake.given[kind], **fates}
         notes = [f"{count} photos {note}" for note, count in image_notes.most_common()]
         notes += [*intake.notes, *intake.own.format_summary()]

@@ -244,7 +244,7 @@ class RejectSummary:
     counts: Mapping[tuple[str, str], int]
     images: tuple[str, int] | None = None
 
-    def count_reasons(self, what: str, *first_words: str) -> int:
+    def count_rejects(self, what: str, *first_words: str) -> int:
         """Return the number of rejects of a kind whose reason begins with one of these words."""
         return sum(n for (kind, head), n in self.counts.items() if kind == what and head.startswith(first_words))
 

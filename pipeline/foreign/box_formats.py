@@ -150,8 +150,8 @@ def _parse_table(text: str, source: str) -> Iterator[Box]:
     rows = csv.DictReader(io.StringIO(text, newline=None), delimiter="\t", quoting=csv.QUOTE_NONE)
     if missing := [name for name in COLUMNS if name not in (rows.fieldnames or ())]:
         raise InputError(
-            f"{source}: the first row must name the columns {', '.join(COLUMNS)}, but lacks {missing[0]}. Add this"
-            " column."
+            f"{source}: the first row must name the columns {', '.join(COLUMNS)}, but lacks {missing[0]}. Correct"
+            " the first row."
         )
     for number, row in enumerate(rows, start=2):
         values = [*(row[name] for name in COLUMNS[1:]), row.get("score") or 1.0]

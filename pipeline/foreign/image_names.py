@@ -190,7 +190,7 @@ class Match(NamedTuple, Generic[Target]):
 
 class NameMatcher:
     """A matcher of names to photos below the folder `root`. Names may be absolute or relative to this folder. If `root`
-    is None, absolute names do not match relative names."""
+    is None, an absolute name matches a relative name only in Reading.OTHER_FOLDER."""
 
     def __init__(self, root: Path | str | None = None) -> None:
         roots: set[str] = set()

@@ -85,10 +85,10 @@ def choose_and_build(
     if `gpu` is None.
 
     `shared` is None for an index of a single shard. The index shards of a larger index use the lists and codes of the
-    first shard if possible. For the first shard, `shared` are therefore the vectors of all shards, on which the
-    candidates are trained. For each other shard, `shared` is the trained index of the first shard, to which the vectors
-    of the shard are added in place. If the resulting index misses a requirement, other candidates are measured for this
-    shard alone.
+    first shard if possible. For the first shard, `shared` are therefore the vectors of all shards, on which its index
+    is trained. For each other shard, `shared` is the trained index of the first shard, to which the vectors of the
+    shard are added in place. If the resulting index misses a requirement, other candidates are measured for this shard
+    alone.
 
     Raises InputError if there are no vectors or no queries, IntegrityError for a row that is not finite, and
     UsageError if no index meets the requirements.

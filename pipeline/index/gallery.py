@@ -541,7 +541,7 @@ def _try_index(path: Path, sha256: str, expected: ExpectedIndex, rows: int) -> N
                     f" {REBUILD}"
                 )
             if isinstance(part, faiss.IndexIDMap | faiss.IndexRefine):
-                limit = index.ntotal  # FAISS uses the ids in the inner index of this part as positions.
+                limit = index.ntotal  # FAISS uses the ids in the inner index as positions in an array.
         queries = np.random.default_rng(0).standard_normal((2, index.d)).astype(np.float32)
         gallery = Gallery(index, str(path))
         gallery.search(queries, NEIGHBOURS)

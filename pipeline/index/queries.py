@@ -299,7 +299,7 @@ class QueryParser:
     """
 
     def __init__(self, load: "Callable[[], Language]", labels: Mapping[str, Json]) -> None:
-        # The import is here, because models that read plain words do not need them.
+        # The imports are here, because models that read plain words do not need these modules.
         from pipeline.text.parsing import parse_texts, require_spacy
         from pipeline.text.trees import LabelTable
 

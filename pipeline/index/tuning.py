@@ -42,8 +42,8 @@ MAX_LATENCY_QUERIES = 40
 LATENCY_SECONDS = 1
 """Approximate number of seconds that measuring the latency may take, unless MIN_LATENCY_QUERIES need longer."""
 LATENCY_REPEATS = 3
-"""Number of searches of each query to measure its latency. The shortest time counts, because another program
-may have used the CPU."""
+"""Number of searches of each query to measure its latency. The shortest time counts, because another program may
+have used the CPU."""
 TIMING_REPEATS = 5
 """Number of times that each setting is timed if `_fastest` compares several settings. The settings are timed
 alternately, and the median of the times counts."""

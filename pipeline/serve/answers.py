@@ -1,4 +1,4 @@
-"""Pydantic models of the JSON answers of the API. The file /openapi.json is generated from these models."""
+"""Pydantic models of the JSON answers of the API. They define the schemas of the answers in /openapi.json."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

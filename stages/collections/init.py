@@ -305,7 +305,7 @@ def _refusals(intake: "Intake") -> Iterator[str]:
     left_out = intake.rejects.summarise(False)
     faulty = "SELECT seq FROM images WHERE fault IS NOT NULL"
     for what, called, owner in (("images", "photos", "seq"), ("sentences", "captions", "owner")):
-        rejected = left_out.count_reasons(what, "") - left_out.count_reasons(what, *HARMLESS_REASONS)
+        rejected = left_out.count_rejects(what, "") - left_out.count_rejects(what, *HARMLESS_REASONS)
         unusable = intake.tables.value(f"SELECT count(*) FROM {what} WHERE {owner} IN ({faulty})")
         if too_many(count := rejected + unusable, intake.given[what], limit):
             reason = (
@@ -361,7 +361,7 @@ def _count_captions(intake: "Intake", splits: dict[str, int]) -> Iterator[str]:
 
     `splits` has the number of photos of each split.
     """
-    if empty := intake.rejects.summarise(False).count_reasons("sentences", "empty"):
+    if empty := intake.rejects.summarise(False).count_rejects("sentences", "empty"):
         yield f"{empty:,} captions are empty and are ignored"
     asked = dict(intake.tables.rows("SELECT asked, count(*) FROM placed WHERE usable GROUP BY asked"))
     captioned = sum(splits.get(split, 0) for split in ("train", "dev", "test"))

@@ -156,7 +156,7 @@ def serve(options: ServeOptions) -> None:
     check = ImageProcess(partial(check_header, limits=upload_limits), "serve.max_upload_pixels")
     uploads = decoding_process(image_limits)  # The decoding processes end together with the server.
     thumbnails = decoding_process(image_limits)
-    logging.getLogger("python_multipart").setLevel(logging.ERROR)  # Warnings about malformed forms fill the log.
+    logging.getLogger("python_multipart").setLevel(logging.ERROR)  # Malformed forms would fill the log.
     with _listen(options.host, options.port) as listener:
         bound, port = listener.getsockname()[:2]
         hosts = trusted_hosts(options.host, bound, options.allowed)
