@@ -77,7 +77,7 @@ if PIXELS:
     rule extract:
         """Extract the features of all encoders of the run in one job, which decodes each photo once."""
         input: reads("extract", every_pixel_encoder)
-        output: [LAYOUT.features(name).record_path("{part}") for name in PIXELS]
+        output: [LAYOUT.features(name).part_record("{part}") for name in PIXELS]
         params: decides=decides("extract", every_pixel_encoder)
         log: LOGS / "extract.{part}.log"
         benchmark: BENCHMARKS / "extract/{part}.tsv"
@@ -89,7 +89,7 @@ if PIXELS:
 rule extract_more:
     """Extract the features of an encoder that only the study compares."""
     input: reads("extract")
-    output: LAYOUT.features("{encoder}").record_path("{part}")
+    output: LAYOUT.features("{encoder}").part_record("{part}")
     wildcard_constraints: encoder=any_of("extract", "encoder", but=PIXELS)
     params: decides=decides("extract")
     log: LOGS / "extract.{encoder}.{part}.log"
@@ -101,7 +101,7 @@ rule extract_more:
 
 rule encode_sentences:
     input: reads("encode_sentences")
-    output: LAYOUT.sentences("{encoder}").record_path("{part}")
+    output: LAYOUT.sentences("{encoder}").part_record("{part}")
     wildcard_constraints: encoder=any_of("encode_sentences", "encoder")
     params: decides=decides("encode_sentences")
     log: LOGS / "encode_sentences.{encoder}.{part}.log"
@@ -113,7 +113,7 @@ rule encode_sentences:
 
 rule accumulate:
     input: reads("accumulate")
-    output: LAYOUT.moments("{pairs}").record_path(0)
+    output: LAYOUT.moments("{pairs}").part_record(0)
     wildcard_constraints: pairs=any_of("accumulate", "pairs")
     params: decides=decides("accumulate")
     log: LOGS / "accumulate.{pairs}.log"
@@ -137,7 +137,7 @@ rule fit:
 
 rule embed:
     input: reads("embed")
-    output: LAYOUT.embeddings("{model}").record_path("{part}")
+    output: LAYOUT.embeddings("{model}").part_record("{part}")
     wildcard_constraints: model=any_of("embed", "model")
     params: decides=decides("embed")
     log: LOGS / "embed.{model}.{part}.log"

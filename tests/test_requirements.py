@@ -57,7 +57,7 @@ def test_finished_artefacts_need_no_inputs(tmp_path: Path) -> None:
         require_all(run, declared())
     commits = [
         run.layout.encoder("given").commit,
-        run.layout.features("given").record_path(0),
+        run.layout.features("given").part_record(0),
         run.layout.manifest.commit,
     ]
     for commit in commits:

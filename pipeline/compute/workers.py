@@ -336,7 +336,7 @@ class Worker(Generic[Item, Result]):
         with _PROCESSES:
             if self._closed:
                 raise JointspaceError(
-                    "A worker process cannot be started, because the work of its pool was stopped. Run the same"
+                    "A worker process cannot be started, because the work that needs it was stopped. Run the same"
                     " command again."
                 )
             try:

@@ -64,7 +64,7 @@ class Shards:
     def _label(self) -> str:
         return "chunk" if self.chunked else "shard"
 
-    def record_path(self, number: int | str) -> Path:
+    def part_record(self, number: int | str) -> Path:
         """Return the path of the commit record of a part. `number` may be a Snakemake wildcard."""
         return self.folder / f"part-{number if isinstance(number, str) else format(number, '05d')}.json"
 

@@ -202,7 +202,7 @@ def make_shards(run: Run, stage: Stage, every: Sequence[Names], part: int | None
     for number in range(len(parts)) if part is None else [part]:
         with ExitStack() as locks:
             for shards in outputs:
-                locks.enter_context(hold(shards.record_path(number)))
+                locks.enter_context(hold(shards.part_record(number)))
             numbers = parts[number]
             missing = [
                 n for n in numbers
@@ -242,7 +242,7 @@ def commit_part(
         remove_unfinished(shards.shard(n))
     commits = [*map(shards.commit, numbers), *summed]
     files = {path.name: describe_file(path) for path in commits}
-    publish_record(shards.record_path(number), {"name": shards.name}, provenance=provenance, files=files)
+    publish_record(shards.part_record(number), {"name": shards.name}, provenance=provenance, files=files)
 
 
 def remove_former(shards: Shards, count: int, parts: int) -> None:
@@ -250,7 +250,7 @@ def remove_former(shards: Shards, count: int, parts: int) -> None:
 
     A collection from which photos were removed can have fewer shards, and the old shards still contain these photos.
     """
-    remove_from(parts, shards.record_path, alone=True)
+    remove_from(parts, shards.part_record, alone=True)
     for number in itertools.takewhile(lambda n: has_unfinished(shards.shard(n)), itertools.count(count)):
         remove_unfinished(shards.shard(number))
     remove_from(count, shards.commit)

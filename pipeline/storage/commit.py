@@ -388,15 +388,15 @@ class Commits:
         """Return whether the artefact whose commit record is `path` is complete and up to date.
 
         The artefact is complete if the record is at its place and the files have the sizes that the record lists. The
-        artefact is up to date if the record has the stage, the version and the keys of `provenance`, and lists each
-        input of `provenance` with the same digest as `provenance`. The record may list more inputs.
+        artefact is up to date if the record has the stage, the version, the keys, and the inputs with their digests of
+        `provenance`, and no other inputs.
         """
         try:
             commit = read_commit(path)
         except IntegrityError:
             return False
         same = canonical_json(commit.made_by) == canonical_json(provenance.made_by)
-        same = same and provenance.inputs.items() <= commit.inputs.items()
+        same = same and provenance.inputs == commit.inputs
         return same and commit.root is not None and not any(file_faults(commit, False))
 
     def require(self, source: str) -> str:

@@ -1,7 +1,8 @@
 """Writing and checking the folder of a generated demo collection, whose commit record is `demo.json`.
 
 `make-demo` replaces the demo in a folder only if the folder has the file `.jointspace-demo`, and refuses other folders
-that contain files."""
+that contain files.
+"""
 
 import os
 import re

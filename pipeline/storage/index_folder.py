@@ -169,8 +169,11 @@ def shards_in(folder: Path) -> list[Path]:
 
 
 def home_of(shards: Sequence[Path]) -> Path:
-    """Return the folder of the index whose own shards are in the folders `shards`: the folder itself if
-    `shards` has only one folder, and otherwise the parent of the folders. Shards that were added later do not count."""
+    """Return the folder of the index whose own shards are in the folders `shards`.
+
+    This is the folder itself if `shards` has only one folder, and otherwise the parent of the folders. `shards` must
+    not have the folders of shards that were added later.
+    """
     return shards[0] if len(shards) == 1 else shards[0].parent
 
 

@@ -84,9 +84,9 @@ def find_parser(trained: Path | None, name: str | None, root: Path) -> tuple[str
     the pipeline.
 
     `name` is a folder below `root`, which is the folder weights_root, or an installed package. If `name` is None, the
-    pipeline was written into the folder `trained` by `train-parser`. Raises UsageError if `name` and
-    `trained` are None, or if `name` is neither such a folder nor an installed package. Raises IntegrityError if the
-    trained pipeline is missing or was changed.
+    pipeline was written into the folder `trained` by `train-parser`. Raises UsageError if `name` and `trained` are
+    None, or if `name` is neither such a folder nor an installed package. Raises IntegrityError if the trained pipeline
+    is missing or was changed.
     """
     from importlib import metadata  # Searches without a parser do not need this import.
 

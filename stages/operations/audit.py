@@ -132,7 +132,7 @@ def _reads(config: "Config", layout: Layout) -> Inputs:
     return {
         "manifest": layout.manifest,
         "features": feature_shards([encoder.name for encoder in config.encoders], layout),
-        "texts": {name: shards for name, shards in texts.items() if shards.record_path(config.parts - 1).exists()},
+        "texts": {name: shards for name, shards in texts.items() if shards.part_record(config.parts - 1).exists()},
     }
 
 
@@ -147,7 +147,7 @@ def _reads(config: "Config", layout: Layout) -> Inputs:
     has_rule=False,
 )
 def audit(run: StageRun, job: Job) -> None:
-    """Find near-duplicates among the photos, and captions that fit their photo worse than captions of other photos.
+    """Find near-duplicates among the photos, and captions whose photo fits captions of other photos better.
 
     Write a table with one row per finding. Captions are only checked if at least MIN_PHOTOS photos have captions.
     """

@@ -180,7 +180,7 @@ def migrate(
             f"OLD and NEW are both {new}. Give the encoder of the finished run, and then the encoder that replaces it."
         )
     opened = Run(Path(config.results_root) / config.name, config)
-    if not opened.layout.features(old).record_path(0).exists():
+    if not opened.layout.features(old).part_record(0).exists():
         there = sorted(path.name for path in opened.layout.features(old).folder.parent.glob("*") if path.name != new)
         raise UsageError(
             f"{opened.root} has no features of the encoder {old}. {did_you_mean(old, there)}The run has features of:"

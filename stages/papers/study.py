@@ -68,7 +68,8 @@ def study_keys(config: "Config") -> Mapping[str, Any]:
     """Return the values of the configuration that decide the numbers in the tables.
 
     These are the seed, the number of bootstrap resamples, the entries DOCUMENTS of the key `documents`, the weights of
-    the text encoders, and the sections `study`, `transfer`, `auxiliary` and those of the models that `fit` makes.
+    the text encoders, the sections `study`, `transfer` and `auxiliary`, and the sections of the models that `fit`
+    makes.
     """
     from pipeline.config.registry import made_by
 

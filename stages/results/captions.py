@@ -32,8 +32,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 SNIPPETS_OF = ("train", "dev")
-"""Splits of the captions that `train-generator` reads, and of the snippets of captions that are aligned with regions.
-"""
+"""Splits from which `train-generator` reads captions, or snippets of captions that are aligned with regions."""
 BLOCK_SENTENCES = 1024
 """Number of sentences whose word vectors are in memory at a time."""
 DESCRIBED_IMAGES = 256

@@ -154,8 +154,8 @@ def _by_photo(index: "StoredIndex", qrels: "Qrels") -> "Qrels":
                 " the photos as `jointspace search` prints them, or their ids, such as id:12."
             )
         log.warning(
-            "%d of %d judged photos are treated as not found, because each of their names does not mean exactly one"
-            " photo of %s. For example, %s. Correct these names.",
+            "%d of %d judged photos are treated as not found, because each of these names means no photo or several"
+            " photos of %s. For example, %s. Correct these names.",
             len(unknown), len(names), index.folder, printable(example),
         )  # fmt: skip
     judged: Qrels = {}

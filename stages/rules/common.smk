@@ -68,7 +68,7 @@ def commits(artefact, part=None):
     if not isinstance(artefact, Shards):
         return [str(artefact.commit)]
     numbers = [0] if artefact.chunked else PARTS if part is None else [int(part)]
-    return [str(artefact.record_path(number)) for number in numbers]
+    return [str(artefact.part_record(number)) for number in numbers]
 
 
 def reads(stage, every=None):
@@ -129,7 +129,7 @@ def writes(stage, names):
     if stage.shown:
         return [*(str(artefact.commit) for artefact in artefacts[:-1]), *shown(artefacts[-1], *stage.shown)]
     return [
-        str(artefact.record_path("{part}") if isinstance(artefact, Shards) else artefact.commit) for artefact in artefacts
+        str(artefact.part_record("{part}") if isinstance(artefact, Shards) else artefact.commit) for artefact in artefacts
     ]
 
 

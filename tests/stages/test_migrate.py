@@ -109,7 +109,7 @@ def test_an_interrupted_migration_says_how_to_continue(tmp_path: Path, monkeypat
     places = {"data_root": str(tmp_path / "photos"), "results_root": str(tmp_path), "name": "mine"}
     (tmp_path / "photos").mkdir()
     config.write_text(yaml.safe_dump({**CONFIG, **places, "encoders": [NEW]}))
-    features = Layout(tmp_path / "mine").features("eye").record_path(0)
+    features = Layout(tmp_path / "mine").features("eye").part_record(0)
     features.parent.mkdir(parents=True)
     features.touch()
     with pytest.raises(RunFailure, match="The same command continues the run") as failure:

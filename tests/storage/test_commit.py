@@ -229,6 +229,7 @@ def test_a_commit_record_that_lacks_a_key_or_was_edited_is_refused(key: str, run
         ({"version": 2}, False),
         ({"keys": {"seed": 4}}, False),
         ({"inputs": {"manifest/manifest.json#fingerprint": "n"}}, False),
+        ({"inputs": {}}, False),
     ],
 )
 def test_job_is_done_if_its_version_keys_and_inputs_are_current(change: dict, done: bool, run: Path) -> None:

@@ -108,6 +108,27 @@ def test_a_grown_collection_recomputes_only_chunks_with_new_images(run: Path, tm
         np.testing.assert_allclose(getattr(total, name), expected, rtol=1e-5, atol=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("former_chunk_images", "chunk_images", "images"),
+    [(20, 20, 30), (30, 40, 44)],
+    ids=["the collection is smaller", "chunks are longer"],
+)
+def test_a_last_chunk_with_fewer_shards_is_made_again(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, former_chunk_images: int, chunk_images: int, images: int
+) -> None:
+    """The last chunk loses one of its two shards. The other shard is unchanged, but the stored moments have pairs of
+    both."""
+    monkeypatch.setattr(mapreduce, "IMAGES_PER_CHUNK", former_chunk_images)
+    make_stage("accumulate", run, "target")
+    shutil.rmtree(run / "manifest")
+    shutil.copytree(make_run(tmp_path / "other", images=images) / "manifest", run / "manifest")
+    monkeypatch.setattr(mapreduce, "IMAGES_PER_CHUNK", chunk_images)
+    accumulate(run)
+    _, total = read(run)
+    for name, expected in compute_dense(run).items():
+        np.testing.assert_allclose(getattr(total, name), expected, rtol=1e-5, atol=1e-4)
+
+
 def test_an_interrupted_run_keeps_the_chunks_that_it_made(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = run / "moments/target"
     expected = {path.name: path.read_bytes() for path in folder.iterdir()}

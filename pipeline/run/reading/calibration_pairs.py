@@ -194,8 +194,10 @@ def photos_to_describe(index: StoredIndex, described: Collection[StoredPhoto], s
 
 
 def record_pair(path: Path, name: str, caption: str) -> None:
-    """Append a row with the `name` of a photo and a caption to the CSV table at `path`. A missing table is created,
-    with the line HEADER before the row."""
+    """Append a row with the `name` of a photo and a caption to the CSV table at `path`.
+
+    A missing table is created, with the line HEADER before the row. The function returns when the row is on the disk.
+    """
     line = io.StringIO()
     csv.writer(line, lineterminator="\n").writerow((name, caption))
     before = path.read_text("utf-8") if path.exists() else ""

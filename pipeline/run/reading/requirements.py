@@ -118,7 +118,7 @@ def _jobs(stages: "Mapping[str, Stage]", run: "Run") -> "list[tuple[Stage, Names
 def _is_made(run: "Run", stage: "Stage", names: Names) -> bool:
     outputs = stage.outputs(run.layout, *names)
     return all(
-        (output.commit if isinstance(output, Artefact) else output.record_path(0)).exists() for output in outputs
+        (output.commit if isinstance(output, Artefact) else output.part_record(0)).exists() for output in outputs
     )
 
 
