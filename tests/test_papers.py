@@ -27,15 +27,15 @@ STORED = sorted((DOCS / "papers/results").glob("*.json"))
 
 
 @pytest.mark.parametrize("path", PAPERS, ids=lambda path: path.stem)
-def test_every_papers_configuration_is_valid_and_trains_each_network_thrice(path: Path) -> None:
+def test_every_papers_configuration_is_valid_and_trains_each_network_once_or_thrice(path: Path) -> None:
     config = load(path)
     assert config.name == path.stem and config.reproduce.collection == "flickr8k"
     seeds = defaultdict(list)
     for name in config.models:
         if config.model(name).spec.made_by == "train":
             seeds[name.rpartition("-seed")[0]].append(config.model(name).seed)
-    assert all(found == [0, 1, 2] for found in seeds.values()), seeds
-    assert seeds or path.stem == "gong"
+    assert all(found in ([0], [0, 1, 2]) for found in seeds.values()), seeds
+    assert [0, 1, 2] in seeds.values() or path.stem == "gong"
     labels = {name.partition("-seed")[0] for name in (*config.models, *config.generators)}
     assert config.reproduce.reproduced.keys() <= labels
     assert {*config.reproduce.reproduced.values()} <= {row.system for table in every_table() for row in table.rows}
