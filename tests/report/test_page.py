@@ -111,6 +111,9 @@ def test_published_tables_of_the_collection_are_shown_with_the_results_of_the_ru
     lines = flickr.lines("Published: Karpathy and Fei-Fei, Table 5, Flickr8K")
     assert ["BRNN", "16.5", "40.6", "54.2", "7.6", "11.8", "32.1", "44.7", "12.4"] in lines
     assert not [above for above, _ in flickr.tables if "Flickr30K" in above]
+    pascal = report(own, {"reproduce": {"collection": "pascal1k"}})  # has mean ranks in place of median ranks
+    lines = pascal.lines("Published: Socher et al., Table 3, search and describing")
+    assert ["SDT-RNN", "12.5", "16.4", "46.6", "65.6", "16.9", "23.0", "45.0", "63.0"] in lines
 
 
 def test_scores_of_generated_captions_are_a_table_with_reasons_for_missing_values(own: Path) -> None:
