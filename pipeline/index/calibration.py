@@ -10,11 +10,11 @@ number of its shards, because z only depends on the query, the photo and the bac
 grows with the index, and may be zero.
 
 The *nearness* of a query is the mean of its NEIGHBOURS best scores with the background. A query is out of domain if its
-nearness is below a limit, or if at least half of its words are unknown. The limit is chosen so that the
-share FALSE_ALARMS of the dev captions has a nearness below it. The limit does not depend on the size of the index
-either. A query whose words are all in the texts of a result is never out of domain. The calibration cannot say that a
-particular photo is missing from the index: the best score of a caption is about the same whether its photo is in the
-index or not (docs/measured.md).
+nearness is below a limit, or if at least half of its words are unknown. The limit is chosen so that the share
+FALSE_ALARMS of the dev captions has a nearness below it. The limit does not depend on the size of the index either. A
+query whose words are all in the texts of a result is never out of domain. The calibration cannot say that a particular
+photo is missing from the index: the best score of a caption is about the same whether its photo is in the index or not
+(docs/measured.md).
 
 `jointspace calibrate` computes the threshold and the limit from captions that a user has written for photos of an
 index. The background is then a sample of the photos of the index.

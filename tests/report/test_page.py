@@ -113,6 +113,8 @@ def test_published_tables_of_the_collection_are_shown_with_the_results_of_the_ru
     assert not [above for above, _ in flickr.tables if "Flickr30K" in above]
     pascal = report(own, {"reproduce": {"collection": "pascal1k"}})  # has mean ranks in place of median ranks
     lines = pascal.lines("Published: Socher et al., Table 3, search and describing")
+    assert [title for title in lines[0] if title] == ["caption to photo", "photo to caption"]
+    assert lines[1] == ["system", *2 * ["mean rank", "R@1", "R@5", "R@10"]]
     assert ["SDT-RNN", "12.5", "16.4", "46.6", "65.6", "16.9", "23.0", "45.0", "63.0"] in lines
 
 

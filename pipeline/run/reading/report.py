@@ -19,7 +19,7 @@ from pipeline.config.registry import model_spec
 from pipeline.errors import InputError
 from pipeline.images.opening import ImageLimits
 from pipeline.index.exact import evenly_spaced
-from pipeline.metrics.summary import DIRECTIONS, spoken
+from pipeline.metrics.summary import DIRECTIONS, MEASURES, spoken
 from pipeline.papers.published import every_table
 from pipeline.printable import printable_json
 from pipeline.report.charts import draw_bars, draw_intervals, draw_logs
@@ -113,6 +113,7 @@ class RunReport:
             recall_chart=_draw_recalls(self.comparisons[0]) if self.comparisons else "",
             time_chart=_draw_times(self.costs),
             columns=COLUMNS,
+            measures=MEASURES,
             indexed=INDEXED,
             judgements=JUDGEMENTS,
             unmeasured=explain_dashes(self.judged),
