@@ -26,6 +26,10 @@ FORMER = {
 FORMER_FOLDERS = {"prepare-text-encoder": "text/encoders", "import-features": "features", "import-sentences": "text"}
 """Former name of a stage -> the folder of a run to which this stage wrote. The stage that replaces it needs the folder
 before the name of the encoder: `import-features clip` has become `stage import-vectors features/clip`."""
+GPU_IS_FULL = (
+    "The memory of the GPU is full. Lower batch_size of the model or generator (or finetune.images for finetune), end"
+    " other programs that use the GPU, or set device to cpu in the configuration."
+)
 STAGES_BY_TITLE = {
     title: [name for name in STAGES if COMMANDS[name].split(".")[1] == folder] for folder, title in GROUPS.items()
 }
@@ -231,6 +235,12 @@ def main() -> None:
         sys.exit(2)
     except click.exceptions.Exit as error:
         sys.exit(error.exit_code)
+    except RuntimeError as error:
+        from pipeline.compute.device import memory_is_full
+
+        if not memory_is_full(error, 1):
+            raise
+        _fail(GPU_IS_FULL, UsageError.exit_code)
     finally:
         gc.disable()  # A last garbage collection would only delay the end of the process.
 
