@@ -108,10 +108,11 @@ HEAD = """# Commands
 STAGES_HEAD = """
 ## Stages
 
-`jointspace run` and `snakemake all` call the stages. To run one stage by hand, call for example
-`jointspace stage embed ncca --run results/demo`. A stage reruns when its inputs, its version, or a key that decides its
-result has changed. `snakemake all -n` lists the jobs that will run, and why. The number of processes does not change
-the results. A part is a chunk of shards. The last column says which stages compute on a GPU if there is one.
+`jointspace run` and `snakemake all` call the stages. `jointspace stage embed ncca --run results/demo` runs one stage. A
+stage reruns when its inputs, its version, or a key that decides its result has changed. `jointspace run CONFIG -- -n`
+lists the jobs that will run, and why. The number of processes does not change the results. A `part` is the range of
+shards of one job, and a `subject` is a split or `SPLIT.boxes`. Stages write into the folder of the run, but `demo` is
+`data_root`. `{encoder}` alone is a path such as `text/encoders/tfidf`. `GPU` says which stages can use a GPU.
 
 | stage, version | what it does | one job for each | writes | GPU |
 |---|---|---|---|---|

@@ -139,6 +139,7 @@ def test_scores_of_generated_captions_are_a_table_with_reasons_for_missing_value
     assert images == ["mrnn", "8 photos", "test", "51.2", "40.0", "30.0", "20.0", "45.0", "99.0", "–", "5.0", "2.6"]
     assert boxes[:4] == ["mrnn", "21 boxes", "test", "51.2"]
     assert "METEOR (no <Java>)" in page.below(heading)
+    assert "or against the texts of the file describe.region_texts" in page.below(heading)
 
 
 def test_measures_of_phrases_and_regions_are_a_table(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
