@@ -50,8 +50,8 @@ def build_app(
     decide about the captions that an audit has found. A request whose `Host` header is not one of `hosts` is refused
     with status 400 (see Starlette's TrustedHostMiddleware), unless `hosts` contains ANY_HOST.
     """
-    # Starlette writes uploads of more than 1 MB to a temporary file, unless this limit is 0. The photos of visitors must
-    # stay in memory. The class Border limits their size and number.
+    # Starlette writes uploads of more than 1 MB to a temporary file, unless this limit is 0. The photos of visitors
+    # must stay in memory. The class Border limits their size and number.
     MultiPartParser.spool_max_size = 0
     single = {"initializer": faiss.omp_set_num_threads, "initargs": (1,)}
     pools = {
