@@ -114,20 +114,21 @@ class Index:
         names and columns. Images that have all of these words are merged by rank with the images that the vectors find,
         and `matches` of their hits says where the words are, for example `caption`. An image whose identifier, such as
         an inventory number, equals the text comes first. The vectors of the words `minus` are subtracted from the
-        vector of a single text, and the vectors of the words `plus` are added. `sort` is a column by which the likely
-        matches of a single text are sorted. Dates are sorted from the newest to the oldest. A minus sign before the
-        column reverses the order.
+        vector of a single text, and the vectors of the words `plus` are added. The words are then not searched as text.
+        `sort` is a column by which the likely matches of a single text are sorted. Dates are sorted from the newest to
+        the oldest. A minus sign before the column reverses the order.
 
         Returns a list of hits, best first. A hit has a `rank` from 1, a `score`, and a `row`: the columns of the image
         in the table of the index. A higher score is a better match. The answer to a text or a `text_vector` also has a
         `judgement`: the number of `likely` hits, the approximate number of likely images in the whole index
-        (`expected`), and whether the text is out of domain (`off_topic`). The judgement is None if the index is not
-        calibrated. For a list of texts, the result is a list with one answer per text. In this list, the answer to a
-        text without a known word is empty, and its `error` is the message. A notebook shows the photos of an answer.
+        (`expected`, or None with `where`), and whether the text is out of domain (`off_topic`). The judgement is None
+        if the index is not calibrated, and with `minus` or `plus`. For a list of texts, the result is a list with one
+        answer per text. In this list, the answer to a text without a known word is empty if no image has its words, and
+        its `error` is the message. A notebook shows the photos of an answer.
 
-        Raises InputError if the model knows no word of a single text, the image cannot be read, or a vector has the
-        wrong shape. Raises UsageError for a wrong condition or argument, or if the model cannot answer this kind of
-        query.
+        Raises InputError if the model knows no word of a single text and no image has its words, if the image cannot be
+        read, or if a vector has the wrong shape. Raises UsageError for a wrong condition or argument, or if the model
+        cannot answer this kind of query.
         """
         k = to_count(k, "k")
         if where is not None:

@@ -15,6 +15,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.formparsers import MultiPartParser
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from pipeline.errors import InputError, UsageError
@@ -49,6 +50,9 @@ def build_app(
     decide about the captions that an audit has found. A request whose `Host` header is not one of `hosts` is refused
     with status 400 (see Starlette's TrustedHostMiddleware), unless `hosts` contains ANY_HOST.
     """
+    # Starlette writes uploads of more than 1 MB to a temporary file, unless this limit is 0. The photos of visitors
+    # must stay in memory. The class Border limits their size and number.
+    MultiPartParser.spool_max_size = 0
     single = {"initializer": faiss.omp_set_num_threads, "initargs": (1,)}
     pools = {
         "searching": ThreadPoolExecutor(threads, "search", **single),

@@ -450,11 +450,9 @@ def _in_index(folder: Path, image_id: int, sentences: Sequence[int]) -> Iterator
         except (IntegrityError, KeyError) as error:
             yield TraceRows(file, modality, (), str(error))
             continue
-        note = (
-            "removed from the index"
-            if len(rows)
-            else f"not indexed: the index has the splits {', '.join(shard.card.splits)}"
-        )
+        note = "removed from the index" if len(rows) else "the image has no captions"
+        if not len(rows) and len(wanted[modality]):
+            note = f"not indexed: the index has the splits {', '.join(shard.card.splits)}"
         if len(there):
             index = shard.card.index_of(modality)
             note = ""

@@ -12,6 +12,7 @@ from synthetic_run import retell, run_command
 
 from pipeline.errors import InputError
 from pipeline.storage.json_files import read_json
+from pipeline.storage.manifest import Manifest
 from pipeline.storage.verify import find_image
 from stages.operations.verify import explain as command
 
@@ -67,6 +68,19 @@ def test_a_removed_image_is_reported_as_removed(run: Path) -> None:
     (index / "added/removed.txt").write_text(f"images/gone.png\t{'0' * 64}\n")
     with pytest.raises(InputError, match=f"delete its line in {index}/added/removed.txt and in {index}/removed.txt"):
         explain(run, "gone.png")
+
+
+def test_an_image_without_captions_is_not_reported_as_not_indexed(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    of_image = Manifest.of_image
+
+    def without_captions(manifest: Manifest, name: str, image_id: int) -> pa.Table:
+        table = of_image(manifest, name, image_id)
+        return table.slice(0, 0) if name == "sentences" else table
+
+    monkeypatch.setattr(Manifest, "of_image", without_captions)
+    notes = {Path(place["file"]).name: place["note"] for place in explain(run, "35")["images"][0]["places"]}
+    assert notes["images.parquet"].startswith("index recall@10")
+    assert notes["sentences.parquet"] == "the image has no captions"
 
 
 def test_a_name_that_may_be_two_images_is_not_traced(run: Path, tmp_path: Path) -> None:

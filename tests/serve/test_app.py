@@ -2,6 +2,7 @@
 
 import io
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -39,6 +40,17 @@ def test_a_photo_finds_captions(client: TestClient, run: Path) -> None:
         file = photograph(run, f"{name}-{THINGS.index(name)}.png")
         answer = client.post("/api/models/ncca/sentences?top=4", files=file).json()
         assert all(name in result["text"] for result in answer["results"]) and len(answer["results"]) == 4
+
+
+def test_an_uploaded_photo_is_not_written_to_disk(gallery: ServedGallery, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = io.BytesIO()
+    Image.new("RGB", (900, 900), colour_of(0)).save(file, "BMP")
+    assert file.tell() > 1 << 20, "the size above which Starlette writes an upload to a temporary file by default"
+    written = []
+    monkeypatch.setattr("tempfile.SpooledTemporaryFile.rollover", lambda file: written.append(file))
+    app = make_client(gallery, replace(LIMITS, max_upload_bytes=5_000_000))
+    answer = app.post("/api/models/ncca/similar?top=3", files={"photograph": ("dog.bmp", file.getvalue())}).json()
+    assert [result["name"] for result in answer["results"]] == DOGS and not written
 
 
 def test_words_are_added_to_and_subtracted_from_a_photo(client: TestClient, run: Path) -> None:
