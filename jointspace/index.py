@@ -30,7 +30,7 @@ def load(
 ) -> "Index":
     """Open the index in a folder. Several folders with indexes of one model are searched as one index.
 
-    A model of dependency trees needs the parser of the run that built the index. `run` is the folder of this run. Name
+    A model that reads trees needs the parser of the run that built the index. `run` is the folder of this run. Name
     only a run that you trust, because loading a parser runs code. Models and encoders that are not part of jointspace
     also run code: `allow` lists the import paths (`module:Class`) that you trust.
 

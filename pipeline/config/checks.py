@@ -116,7 +116,10 @@ def _regions(config: Config) -> Iterator[str]:
         if encoder.name not in regions.encoders:
             continue
         if not encoder.spec.regions:
-            yield f"regions.encoders: {encoder.name} can only encode whole images. Name an encoder of the kind network"
+            yield (
+                f"regions.encoders: {encoder.name} can only encode whole images. Name an encoder of the kind network,"
+                " timm, open_clip or transformers"
+            )
         elif regions.features == "roi-align" and not isinstance(encoder, NetworkEntry):
             yield (
                 f"regions.features: roi-align needs an encoder of the kind network, but {encoder.name} is not. Set"
