@@ -121,6 +121,8 @@ def check_jointspace(words: list[str], whole: bool) -> None:
     group = cli
     while words[0] == "--allow":
         words = words[2:]
+    if words[0] == "--debug":
+        words = words[1:]
     if words[0] == "stage":
         group = stage
         words = words[1:]
