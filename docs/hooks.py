@@ -21,13 +21,16 @@ def key_lines() -> Iterator[str]:
 
     A key of several kinds of encoders has one heading, followed by a line for each default and description.
     """
+    every = list(rows())
+    sections = {row.path[:-1] for row in every}
     seen: set[str] = set()
-    for row in rows():
+    for row in every:
         if row.title:
             yield f"\n## {row.title}\n"
         name = ".".join(row.path)
         if name not in seen:
             seen.add(name)
             yield f'\n<h3 id="{name}"><code>{name}</code></h3>\n'
-        default = "" if row.default is None else f"<code>{escape(row.default)}</code>" if row.default else "required"
+        missing = "" if row.path in sections else "required"
+        default = missing if row.default is None else f"<code>{escape(row.default)}</code>"
         yield f"<p>{escape(row.sentence)}{f' ({default})' if default else ''}</p>\n"

@@ -121,6 +121,8 @@ def check_jointspace(words: list[str], whole: bool) -> None:
     group = cli
     while words[0] == "--allow":
         words = words[2:]
+    if words[0] == "--debug":
+        words = words[1:]
     if words[0] == "stage":
         group = stage
         words = words[1:]
@@ -318,6 +320,11 @@ def test_every_key_has_a_heading_on_the_page_of_the_configuration() -> None:
     assert all(anchor == name for anchor, name in headings)
     named = {anchor for anchor, _ in headings}
     assert len(named) == len(headings)
+    marked = {
+        name for name, text in re.findall(r"<code>([^<]+)</code></h3>\n+<p>(.*)</p>", page) if "(required)" in text
+    }
+    assert {"documents.NAME.simulate.tag_words", "ensembles.NAME.members"} <= marked
+    assert marked.isdisjoint({"name", "collection", "encoders[].kind", "encoders[].dimensions"})
     defaults = DEFAULTS
     expected = {key for key in defaults} | {f"{key}.{below}" for key in defaults for below in _keys(defaults[key])}
     assert expected - {name for name in expected if re.match(r"(documents|variants)\.", name)} <= named

@@ -38,7 +38,9 @@ SAMPLE_STEP = 500
 From then on, only one photo in SAMPLE_STEP is searched for."""
 ONLY_FOLDER_LISTS = ("splits", "boxes")
 """Keys of lists that only the format `folder` reads. If one of them exists, captions.tsv is a list of this format, and
-not a table."""
+not a table. A list with the usual name of one of these keys is only a table if it has a column of captions."""
+NAMES_OF_FOLDER_LISTS = frozenset(name for key in ONLY_FOLDER_LISTS for name in FOLDER[key])
+"""Usual names of the lists of ONLY_FOLDER_LISTS."""
 AMBIGUOUS_SUFFIXES = (".txt", ".json")
 """Suffixes of tables that other files have too. A file with such a suffix is only a table if it is in the folder
 itself, does not have the name of a photo next to it, has a header that names images, and names photos of the folder.
@@ -232,8 +234,10 @@ def _detect_table(survey: Survey) -> Detected | None:
         except InputError as error:
             survey.unused[name] = str(error).removeprefix(str(survey.path(name))).lstrip(": ")
             continue
+        if is_folder_list := name.lower() in NAMES_OF_FOLDER_LISTS and "sentence" not in columns:
+            survey.unused[name] = "only the format folder reads this list"
         has_captions = "sentence" in columns or name not in FOLDER["metadata"]
-        if survey.files_of_vectors or not has_captions:
+        if survey.files_of_vectors or is_folder_list or not has_captions:
             continue
         files = by_split or {"table": name}
         used = list(files.values())
@@ -299,7 +303,9 @@ def recognise(survey: Survey) -> Detected | None:
     # No photo has a text.
     if survey.photos:
         files = {"images": "."} if survey.photos_outside and survey.photos_inside else {}
-        notes = _name_unused({**survey.possible_tables, **survey.unused})
+        unused = {**survey.possible_tables, **survey.unused}
+        # The format `folder`, unlike the other formats, reads splits.tsv and boxes.tsv.
+        notes = _name_unused({name: why for name, why in unused.items() if name.lower() not in NAMES_OF_FOLDER_LISTS})
         return Detected(root, "folder", files, {}, False, notes)
     return None
 

@@ -29,8 +29,8 @@ def command(
 ) -> None:
     """Index new photos with the model of an existing index.
 
-    PHOTOS is a folder, a pattern of tar shards, or a table. Nothing is trained, and no captions are needed. Run the
-    same command again to resume, or to index photos that were added to PHOTOS.
+    PHOTOS is a folder, a tar shard, or a table. Nothing is trained, and no captions are needed. Run the same command
+    again to resume, or to index photos that were added to PHOTOS.
     """
     from pipeline.config import loading
     from pipeline.index.text_index import prepare_text_index

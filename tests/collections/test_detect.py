@@ -208,6 +208,19 @@ def test_other_lists_beside_photos_are_not_read(make, tables: dict[str, str], fo
     assert (found.format, found.files) == (format, files)
 
 
+@pytest.mark.parametrize("captioned", [False, True])
+def test_splits_and_boxes_without_captions_are_lists_of_the_folder(make, captioned: bool) -> None:
+    """Without captions, the format `folder` reads splits.tsv and boxes.tsv. If the captions are in text files, neither
+    list is read, and notes name both."""
+    folder = make("0.jpg", "1.jpg", *["0.txt"] * captioned)
+    (folder / "splits.tsv").write_text("0.jpg\ttest\n1.jpg\ttrain\n")
+    (folder / "boxes.tsv").write_text("file\tx1\ty1\tx2\ty2\tscore\tlabel\n0.jpg\t1\t1\t9\t9\t1\tdog\n")
+    found = detect(folder)
+    assert (found.format, found.files) == ("text-files" if captioned else "folder", {})
+    unused = {note.split()[2] for note in found.notes if note.startswith("not used")}
+    assert unused == ({"splits.tsv", "boxes.tsv"} if captioned else set())
+
+
 @pytest.mark.parametrize(
     ("files", "path"),
     [
