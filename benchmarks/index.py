@@ -33,11 +33,7 @@ import torch  # noqa: E402, F401  exact search uses torch if torch is loaded
 
 from pipeline.index.build import choose_and_build  # noqa: E402
 from pipeline.index.chooser import Requirements  # noqa: E402
-from pipeline.index.exact import (  # noqa: E402
-    Neighbours,
-    Vectors,
-    search_exact,
-)
+from pipeline.index.exact import Neighbours, Vectors, search_exact  # noqa: E402
 from pipeline.index.format import ExpectedIndex, from_bytes, to_bytes, view_bytes  # noqa: E402
 from pipeline.index.search import Searcher  # noqa: E402
 from pipeline.index.tuning import ask, tune  # noqa: E402

@@ -30,12 +30,7 @@ from pipeline.run.layout import Layout  # noqa: E402
 from pipeline.run.runner import commit_part  # noqa: E402
 from pipeline.storage.commit import Provenance, commit_path  # noqa: E402
 from pipeline.storage.features import write_features  # noqa: E402
-from pipeline.storage.manifest import (  # noqa: E402
-    BOXES,
-    IMAGES,
-    Manifest,
-    write_manifest,  # noqa: E402
-)
+from pipeline.storage.manifest import BOXES, IMAGES, Manifest, write_manifest  # noqa: E402
 from pipeline.storage.parameters import ENCODER, write_parameters  # noqa: E402
 from pipeline.storage.records import read_benchmarks  # noqa: E402
 
