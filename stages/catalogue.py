@@ -111,9 +111,9 @@ STAGES_HEAD = """
 `jointspace run` and `snakemake all` call the stages. `jointspace stage embed ncca --run results/demo` runs one stage. A
 stage reruns when its inputs, its version, or a key that decides its result has changed. `jointspace run CONFIG -- -n`
 lists the jobs that will run, and why. The number of processes does not change the results. A `part` is the range of
-shards of one job, and a `subject` is a split or `SPLIT.boxes`. Paths are relative to the
-folder of the run, except `demo`, which stands for `data_root`. `{encoder}` alone is a path such as
-`text/encoders/tfidf`. The last column says which stages can use a GPU.
+shards of one job, and a `subject` is a split or `SPLIT.boxes`. The paths in the column *writes* are in the folder of
+the run, except for `demo`, which stands for `data_root`. `{encoder}` alone is a path such as `text/encoders/tfidf`. The
+last column says which stages can use a GPU.
 
 | stage, version | what it does | one job for each | writes | GPU |
 |---|---|---|---|---|

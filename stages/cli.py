@@ -30,6 +30,7 @@ GPU_IS_FULL = (
     "The memory of the GPU is full. Lower batch_size of the model or generator (or finetune.images for finetune), end"
     " other programs that use the GPU, or set device to cpu in the configuration."
 )
+"""The error of a stage that cannot continue with smaller batches when the memory of the GPU is full."""
 STAGES_BY_TITLE = {
     title: [name for name in STAGES if COMMANDS[name].split(".")[1] == folder] for folder, title in GROUPS.items()
 }

@@ -60,20 +60,3 @@ def test_errors_and_messages_quote_what_they_were_given(
         assert ended.value.code and is_harmless(told) and "\\x1b]0;t" in told, told
     record = logging.LogRecord("pipeline", logging.INFO, "", 0, "%s", (HARMFUL_TEXT,), None)
     assert is_harmless(OneLine("%(message)s").format(record)) and "\n" not in OneLine("%(message)s").format(record)
-
-
-def test_a_full_gpu_is_one_sentence_with_the_remedy(
-    capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(standalone_mode: bool) -> None:
-        raise RuntimeError(message)
-
-    monkeypatch.setattr("gc.disable", lambda: None)
-    monkeypatch.setattr("stages.cli.cli", fail)
-    message = "CUDA out of memory. Tried to allocate 2.00 GiB."
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 2 and "set device to cpu" in capsys.readouterr().err
-    message = "shapes do not agree"
-    with pytest.raises(RuntimeError, match="shapes"):
-        main()

@@ -450,9 +450,12 @@ def _in_index(folder: Path, image_id: int, sentences: Sequence[int]) -> Iterator
         except (IntegrityError, KeyError) as error:
             yield TraceRows(file, modality, (), str(error))
             continue
-        note = "removed from the index" if len(rows) else "the image has no captions"
-        if not len(rows) and len(wanted[modality]):
+        if len(rows):
+            note = "removed from the index"
+        elif wanted[modality]:
             note = f"not indexed: the index has the splits {', '.join(shard.card.splits)}"
+        else:
+            note = "the image has no captions"
         if len(there):
             index = shard.card.index_of(modality)
             note = ""

@@ -33,6 +33,23 @@ def test_a_failure_exits_with_1_and_wrong_usage_with_2(
         assert ended.value.code == code and capsys.readouterr().err.startswith(message)
 
 
+def test_a_full_gpu_exits_with_2_and_names_the_remedy(
+    capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(standalone_mode: bool) -> None:
+        raise RuntimeError(message)
+
+    monkeypatch.setattr("gc.disable", lambda: None)
+    monkeypatch.setattr("stages.cli.cli", fail)
+    message = "CUDA out of memory. Tried to allocate 2.00 GiB."
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2 and "set device to cpu" in capsys.readouterr().err
+    message = "shapes do not agree"
+    with pytest.raises(RuntimeError, match="shapes"):
+        main()
+
+
 def test_an_interrupt_exits_with_130(tmp_path: Path) -> None:
     """SIGINT arrives while `remove` waits for input from a pipe. The command prints one line and leaves no file."""
     os.mkfifo(tmp_path / "pipe")
