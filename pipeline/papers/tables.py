@@ -159,18 +159,15 @@ def _line(*cells: str) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-def render_run(result: Result) -> list[str]:
-    """Return the sentences that say how a result was measured: commit, configuration, data, time and machine."""
+def render_run(result: Result) -> str:
+    """Return the sentence that says how a result was measured: commit, configuration, data, time and machine."""
     run = result["run"]
     versions = ", ".join(f"{name} {version}" for name, version in run["versions"].items())
-    measured = f"in {run['seconds']:,.0f} seconds of jobs on {run['machine']}, with {versions}."
-    if run["configuration"] is None:
-        return [f"Measured at commit {run['commit']}, before provenance was recorded: the resolved configuration, the"
-                f" state of the working tree and the digest of the data are unknown. Seed {run['seed']},"
-                f" {measured}"]  # fmt: skip
     tree = "" if run["clean"] else ", with changes that were not committed"
-    return [f"Measured at commit {run['commit']}{tree}, with the configuration {run['configuration'][:12]} on the data"
-            f" {run['data'][:12]}, {measured}"]  # fmt: skip
+    return (
+        f"Measured at commit {run['commit']}{tree}, with the configuration {run['configuration'][:12]} on the data"
+        f" {run['data'][:12]}, in {run['seconds']:,.0f} seconds of jobs on {run['machine']}, with {versions}."
+    )
 
 
 KINDS = {"table": render_table, "differences": render_differences}
@@ -187,7 +184,7 @@ def refresh(page: str, results: Mapping[str, Result]) -> str:
         head, kind, name, title, _, end = match.groups()
         result = results[name]
         if kind == "run":
-            return head + "\n".join(render_run(result)) + "\n" + end
+            return head + render_run(result) + "\n" + end
         table = next(table for table in result["tables"] if _has_title(table, title))
         rows = [row for row in table.get("rows", ()) if row["reproduced"] or row["improved"]]
         lines = table["notes"] if kind == "notes" else KINDS[kind]({**table, "rows": rows})
