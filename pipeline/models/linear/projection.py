@@ -1,7 +1,7 @@
 """The base class of all linear models, which project each view, and WordStart, from which neural models of words take
 their initial weights."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
@@ -148,8 +148,12 @@ class LinearModel:
         shape."""
         if self._projections:
             return self._finish(self._projections.images(features))
-        columns = mapped_columns(self.view.stack(features), self.maps.image)
-        return self._finish(project(columns, self.mean_x, self.directions.w))
+
+        def embed(rows: slice) -> np.ndarray:
+            stacked = self.view.stack({name: block[rows] for name, block in features.items()})
+            return project(mapped_columns(stacked, self.maps.image), self.mean_x, self.directions.w)
+
+        return self._finish(_in_blocks(embed, len(next(iter(features.values()), ()))))
 
     def embed_sentences(self, sentences: "Sentences") -> np.ndarray:
         """Embed n `sentences`, text encoder -> sparse or dense vectors (n, dimensions of the encoder). Return (n, c)
@@ -158,7 +162,11 @@ class LinearModel:
         y = self.text.stack(require_vectors(sentences))
         if self._projections:
             return self._finish(self._projections.sentences(y))
-        return self._finish(project(mapped_columns(y, self.maps.text), self.mean_y, self.directions.u))
+
+        def embed(rows: slice) -> np.ndarray:
+            return project(mapped_columns(y[rows], self.maps.text), self.mean_y, self.directions.u)
+
+        return self._finish(_in_blocks(embed, shape_of(y)[0]))
 
     def _finish(self, projected: np.ndarray) -> np.ndarray:
         return self.finish(projected, self.directions.values, self.eigenvalue_power)
@@ -183,6 +191,19 @@ class LinearModel:
 def unit_rows(rows: np.ndarray) -> np.ndarray:
     """Return a copy of `rows` (n, c) whose rows have unit length. Rows of zeros stay zero."""
     return scale_to_unit_length(rows.copy())
+
+
+EMBEDDED_ROWS = 4096
+"""Maximum number of images, or of sentences, that a linear model maps and projects at once on a CPU. The mapped rows of
+a block of this size take about 100 MB. With larger blocks, the allocation of memory takes much of the time."""
+
+
+def _in_blocks(embed: Callable[[slice], np.ndarray], count: int) -> np.ndarray:
+    """Call `embed` on slices that together cover `count` rows, and return its results (k, c) as one array (count, c).
+    If `count` is 0, `embed` is called on an empty slice."""
+    return np.concatenate(
+        [embed(slice(start, start + EMBEDDED_ROWS)) for start in range(0, max(count, 1), EMBEDDED_ROWS)]
+    )
 
 
 def column_signs(matrix: np.ndarray) -> np.ndarray:
