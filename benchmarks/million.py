@@ -11,6 +11,7 @@ memory, bytes and the least possible seconds, and one JSON line of totals.
 import argparse
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -140,16 +141,27 @@ def write_shards(run: Path, topics: np.ndarray, dim: int) -> None:
     commit_part(shards, 0, range(manifest.n_shards), by_hand, ())
 
 
-def run_rules(folder: Path, cores: int) -> float:
+def run_rules(folder: Path, cores: int) -> tuple[float, float]:
     """Run the rules of the Snakefile in `folder`, on `cores` cores, from the features to the indexes and evaluations of
-    `ncca` and `sae`. Return the wall seconds."""
+    `ncca` and `sae`. Return the wall seconds, and the CPU seconds of Snakemake and all jobs.
+
+    The CPU seconds in the files of Snakemake are too few, because Snakemake measures a job every 30 seconds only.
+    """
     targets = [f"results/million/index/{row}/card.json" for row in ("ncca", "sae")]
     command = [sys.executable, "-m", "snakemake", "-s", str(ROOT / "Snakefile"), "--cores", str(cores), *targets]
     command += ["results/million/evaluation/summary.json.json", "--rerun-triggers", "mtime", "--quiet", "rules"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     start = time.perf_counter()
+    before = _cpu_seconds_of_children()
     subprocess.run([*command, "--configfile", "million.yaml"], cwd=folder, env=environment, check=True)
-    return time.perf_counter() - start
+    return time.perf_counter() - start, _cpu_seconds_of_children() - before
+
+
+def _cpu_seconds_of_children() -> float:
+    """Return the CPU seconds of all processes that this process has started, directly or indirectly, and that have
+    ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def floors(images: int, dim: int) -> dict[str, float]:
@@ -193,18 +205,22 @@ def main() -> None:
     }  # fmt: skip
     (given.folder / "million.yaml").write_text(yaml.safe_dump(config))
     write_shards(run, write_collection(run, given.images, given.shard_size), given.dim)
-    seconds = run_rules(given.folder, given.cores)
+    seconds, cpu_seconds = run_rules(given.folder, given.cores)
     facts = read_benchmarks(run / "benchmarks")
     least = floors(given.images, given.dim)
     print("| stage | jobs | seconds | floor | MB of memory | MB of artefacts |\n|---|---|---|---|---|---|")
+    disk = 0.0
     for rule, jobs in facts.items():
         spent = sum(job.seconds for job in jobs)
         memory = max(job.memory for job in jobs)
         floor = f"{least[rule]:.1f}" if rule in least else ""
-        print(f"| `{rule}` | {len(jobs)} | {spent:.1f} | {floor} | {memory:.0f} | {_megabytes(run, rule):.1f} |")
+        written = _megabytes(run, rule)
+        disk += written
+        print(f"| `{rule}` | {len(jobs)} | {spent:.1f} | {floor} | {memory:.0f} | {written:.1f} |")
     own, first, second = time_searches(run / "index/ncca")
     total = {
         "name": "million", "images": given.images, "dim": given.dim, "seconds": round(seconds, 1),
+        "cpu_seconds": round(cpu_seconds, 1), "artefacts_gb": round(disk / 1000, 2),
         "own_search_seconds": round(own, 2), "first_search_seconds": round(first, 2),
         "second_search_seconds": round(second, 2),
         "peak_gib": round(max(job.memory for jobs in facts.values() for job in jobs) / 1024, 2),

@@ -37,11 +37,21 @@ def to_float32(block: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
 
         torch.from_numpy(out).copy_(torch.from_numpy(block))
     elif block.dtype == np.float16 and block.size > FLOAT16_VALUES:
-        every_value = np.arange(FLOAT16_VALUES, dtype=np.uint16).view(np.float16).astype(np.float32)
-        np.take(every_value, block.view(np.uint16), out=out, mode="clip")  # The default mode would buffer `out`.
+        look_up(float16_values(), block, out)
     else:
         np.copyto(out, block)
     return out
+
+
+def float16_values() -> np.ndarray:
+    """Return all float16 values in float32, (FLOAT16_VALUES,), in the order of their bits as whole numbers."""
+    return np.arange(FLOAT16_VALUES, dtype=np.uint16).view(np.float16).astype(np.float32)
+
+
+def look_up(table: np.ndarray, block: np.ndarray, out: np.ndarray) -> None:
+    """Replace each number of `block`, float16 of any shape, by its entry in `table` (FLOAT16_VALUES,), and write the
+    results to `out`. The entries of the table are in the order of `float16_values`."""
+    np.take(table, block.view(np.uint16), out=out, mode="clip")  # The default mode would buffer `out`.
 
 
 def to_numpy(values: "ArrayLike | torch.Tensor") -> np.ndarray:

@@ -129,9 +129,9 @@ def _report_left_out(change: "Change", shards: "Sequence[IndexShard]", manifest:
     digests = dict(enumerate(manifest.images["sha256"].to_pylist()))
     if gone := len(digests) - total:
         log.info(
-            "Photos that `jointspace remove` has removed from %s were not added again (number of these photos: %d).",
+            "`jointspace add` leaves out %s that `jointspace remove` has removed from %s.",
+            counted(gone, "photo"),
             change.home,
-            gone,
         )
     known = photo_digests(shards).intersection(digests.values())
     lost = _hash_captions(digests, known, manifest.sentences.to_batches(BATCH_ROWS))

@@ -152,8 +152,8 @@ def _remove(changes: "Sequence[Change]", found: list[StoredPhoto]) -> list[Path]
     for change, gone in zip(changes, photos, strict=True):
         if gone and len(gone) == sum(1 for _ in photos_of(change.index)):
             raise InputError(
-                f"Nothing was removed, because the command would remove all {counted(len(gone), 'photo')} of"
-                f" {change.home}. To remove the whole index, delete this folder."
+                f"Nothing was removed, because the command would remove every photo of {change.home}"
+                f" ({counted(len(gone), 'photo')}). To remove the whole index, delete this folder."
             )
     for change in changes:
         _list_removed(change, [photo for photo in found if photo.whole in paths])

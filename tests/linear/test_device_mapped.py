@@ -10,6 +10,8 @@ from test_feature_maps import BLOCKS, MAPS, assert_same, moments_of
 
 from pipeline.compute.device import OomBatcher
 from pipeline.config.registry import model_spec
+from pipeline.errors import IntegrityError
+from pipeline.models.linear import projection
 from pipeline.models.linear.accumulation import mapped_moments
 from pipeline.models.linear.device import MappedAccumulator
 
@@ -45,17 +47,23 @@ def test_each_pair_counts_once_if_the_memory_is_full_at_any_step(maps) -> None:
 
 @pytest.mark.parametrize(("name", "training"), [("cca", "target"), ("ncca", "sae")])
 def test_embeddings_equal_those_of_numpy(device, name: str, training: str, monkeypatch) -> None:
-    """The embeddings by a linear model on a device equal the embeddings by NumPy. The memory of the device holds at
-    most 13 rows, so the rows are projected in several parts. The result for no sentences is an array without rows."""
+    """The embeddings by a linear model do not depend on the number of rows that are projected at once. The embeddings
+    on a device, whose memory holds at most 13 rows, equal the embeddings by NumPy. The result for no sentences is an
+    array without rows."""
     task, pairs = make_fit_task(name, training)
     model = model_spec(name).load().fit(task).model
     images = model.embed_images(pairs.features)
     sentences = model.embed_sentences(pairs.sentences)
+    monkeypatch.setattr(projection, "EMBEDDED_ROWS", 7)
+    np.testing.assert_allclose(model.embed_images(pairs.features), images, atol=2e-6)
+    np.testing.assert_allclose(model.embed_sentences(pairs.sentences), sentences, atol=2e-6)
     done: list[int] = []
     monkeypatch.setattr(OomBatcher, "map", full_beyond(13, done))
     assert model.to(device) is model
     np.testing.assert_allclose(model.embed_images(pairs.features), images, atol=2e-5)
     np.testing.assert_allclose(model.embed_sentences(pairs.sentences), sentences, atol=2e-5)
     assert sum(done) == len(images) + len(sentences)
+    with pytest.raises(IntegrityError, match="are missing"):
+        model.embed_images({})
     nothing = model.embed_sentences({"tfidf": pairs.sentences["tfidf"][:0]})
     assert nothing.shape == (0, images.shape[1]) and nothing.dtype == images.dtype == np.float32

@@ -11,13 +11,14 @@ import pytest
 import torch
 from scipy import sparse
 
+from pipeline.compute.precision import FLOAT16_VALUES
 from pipeline.encoders import tfidf
 from pipeline.encoders.precomputed import require_made_by
 from pipeline.images.copies import near_pairs
 from pipeline.models.linear.device import normalise_tensor, unit_length
 from pipeline.models.linear.ensemble import ZeroShot
 from pipeline.models.linear.projection import unit_rows
-from pipeline.models.linear.views import normalise
+from pipeline.models.linear.views import ImageView, normalise
 from pipeline.report.tables import measure_rows
 
 ROOT = Path(__file__).parents[2]
@@ -48,6 +49,21 @@ for rows in (block, block.T, np.stack([block, block])[:, :, ::2]):
 assert "torch" not in sys.modules
 """
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
+
+
+@pytest.mark.parametrize(
+    "steps", [(), ("l2",), ("sqrt", "l2"), ("sqrt", "times 3"), ("times 0.5", "l2", "sqrt")], ids=str
+)
+def test_a_float16_view_equals_the_normalised_float32_rows(steps: tuple[str, ...]) -> None:
+    """A large block has every float16 value twice, and its steps before `l2` are looked up in a table. A small block is
+    normalised directly. NaN, the infinities, negative and denormal numbers are among the values."""
+    values = np.arange(FLOAT16_VALUES, dtype=np.uint16).view(np.float16)
+    view = ImageView(("one",), (64,), steps)
+    for rows in (np.tile(values, 2).reshape(-1, 64), values.reshape(-1, 64)):
+        with np.errstate(all="ignore"):
+            found = view.stack({"one": rows})
+            expected = normalise(rows.astype(np.float32), steps)
+        np.testing.assert_array_equal(found, expected)
 
 
 def rows_of_all_sizes() -> np.ndarray:

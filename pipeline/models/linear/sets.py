@@ -15,7 +15,7 @@ from pipeline.models.linear.training import Sets
 from pipeline.models.linear.tuning import PairArrays
 from pipeline.models.linear.views import ImageView, NumberedPairBlock, PairBlock, TextView, ViewBlock, is_sparse
 
-BLOCK_IMAGES = 1024
+BLOCK_IMAGES = 2048
 """Maximum number of images per block of a second pass over the training pairs. The number is small, because the mapped
 rows of all sentences of a block are in memory."""
 
