@@ -13,7 +13,7 @@ from pipeline.config.registry import model_spec
 from pipeline.errors import IntegrityError
 from pipeline.models.linear import projection
 from pipeline.models.linear.accumulation import mapped_moments
-from pipeline.models.linear.device import MappedAccumulator
+from pipeline.models.linear.device import DeviceMappedAccumulator
 
 ON_DEVICES = {name: maps for name, maps in MAPS.items() if maps.can_use_gpu()}
 
@@ -33,8 +33,8 @@ def test_each_pair_counts_once_if_the_memory_is_full_at_any_step(maps) -> None:
     known = moments_of(*BLOCKS[::2])
     blocks = BLOCKS[::2]
 
-    def accumulate(memory: FullOnce) -> MappedAccumulator:
-        accumulator = MappedAccumulator(known, maps, torch.device("cpu"))
+    def accumulate(memory: FullOnce) -> DeviceMappedAccumulator:
+        accumulator = DeviceMappedAccumulator(known, maps, torch.device("cpu"))
         with memory:
             for block in blocks:
                 accumulator.add(block)

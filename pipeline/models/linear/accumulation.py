@@ -9,8 +9,16 @@ import numpy as np
 from scipy.linalg.blas import get_blas_funcs
 from scipy.sparse import csr_array
 
+from pipeline.compute import runtime
 from pipeline.models.joint_model import TextVectors
-from pipeline.models.linear.moments import MAX_DOUBLE_PRECISION_COLUMNS, SHIFT_ROWS, Moments, mirror
+from pipeline.models.linear.moments import (
+    MAX_DOUBLE_PRECISION_COLUMNS,
+    SHIFT_ROWS,
+    Moments,
+    mapped_result,
+    mapped_sums,
+    mirror,
+)
 from pipeline.models.linear.views import (
     ImageView,
     PairBlock,
@@ -32,6 +40,7 @@ if TYPE_CHECKING:
     from pipeline.models.linear.feature_maps import FeatureMaps
 
 Item = TypeVar("Item")
+_sgemm, _ssyrk = get_blas_funcs(("gemm", "syrk"), dtype=np.float32)
 CROSS_COLUMNS = 256
 """Number of columns of X in one task of a thread that computes the product Y'X of sparse sentences Y and images X. A
 block of this width fits into the cache."""
@@ -82,11 +91,12 @@ def mapped_moments(
     pairs, so only products with P or Q are computed. Sparse matrices of y stay sparse. P and Q are computed for one
     block at a time.
     """
-    import torch  # The import takes seconds, and only fits with feature maps need torch.
+    if device is None:
+        accumulator = MappedAccumulator(known, maps, runtime.threads())
+    else:
+        from pipeline.models.linear.device import DeviceMappedAccumulator  # The import of torch takes seconds.
 
-    from pipeline.models.linear.device import MappedAccumulator
-
-    accumulator = MappedAccumulator(known, maps, device or torch.device("cpu"))
+        accumulator = DeviceMappedAccumulator(known, maps, device)
     for block in ahead(blocks):
         accumulator.add(block)
     return accumulator.result()
@@ -148,7 +158,7 @@ class MomentsAccumulator:
         self._sum_x += factor * (root @ z)
         # The transposed arrays are in Fortran order, so BLAS does not copy them.
         self._xx = self._add_square_of(factor, z.T, beta=1, c=self._xx.T, lower=1, overwrite_c=1).T
-        self._add_cross(z, sums)
+        _add_cross(self._yx, sums, z, self._threads)
 
     def _sum_sentences(self, y: Rows, owners: np.ndarray, n: int) -> tuple[Rows, np.ndarray]:
         """Add the sentence vectors y (m, d), and their products with each other, to the sums of the text view.
@@ -212,30 +222,8 @@ class MomentsAccumulator:
         if len(self._buffer) < len(x):
             self._buffer = np.empty(x.shape, self._dtype)
         z = self._buffer[: len(x)]
-        self._in_threads(lambda rows: np.subtract(x[rows], shift, out=z[rows]), len(x), SHIFT_ROWS)
+        _in_threads(lambda rows: np.subtract(x[rows], shift, out=z[rows]), len(x), SHIFT_ROWS, self._threads)
         return z
-
-    def _add_cross(self, z: np.ndarray, sums: Rows) -> None:
-        for rows, part in spans(sums):
-            if is_sparse(part):
-                self._add_sparse_cross(self._yx[rows], part.T.tocsr(), z)
-            else:
-                self._yx[rows] += part.T @ z
-
-    def _add_sparse_cross(self, total: np.ndarray, transposed: csr_array, z: np.ndarray) -> None:
-        def add_columns(columns: slice) -> None:
-            total[:, columns] += transposed @ z[:, columns]
-
-        self._in_threads(add_columns, z.shape[1], CROSS_COLUMNS)
-
-    def _in_threads(self, function: Callable[[slice], object], length: int, step: int) -> None:
-        """Call `function` in several threads on slices of `step` items, which together cover `length` items. Return
-        after all calls have ended.
-
-        The threads run at the same time, because NumPy and SciPy release the GIL.
-        """
-        with ThreadPoolExecutor(self._threads) as pool:
-            list(pool.map(function, [slice(start, start + step) for start in range(0, length, step)]))
 
     def result(self) -> Moments:
         """Return the moments of all added blocks. The moments are zero if no pair was added. The accumulator must not
@@ -256,6 +244,108 @@ class MomentsAccumulator:
         exact = np.flatnonzero(self._squares_y)
         yy[exact, exact] = (self._squares_y - self._n * offset_y**2)[exact]
         return Moments(float(self._n), self._shift + offset, self._shift_y + offset_y, mirror(xx.T), xy, mirror(yy.T))
+
+
+class MappedAccumulator:
+    """Accumulator of the moments of mapped views, in a second pass over the pairs, with NumPy and SciPy on the CPU.
+
+    `maps` computes the new columns P (b, p) of the images and Q (m, q) of the sentences of a block. The method `add`
+    sums the products of P and Q with each other and with the columns of the views. `known` are the moments of the views
+    for the same pairs, from the first pass, and `threads` is the number of threads outside BLAS. P and Q are centred
+    about their mean in the first block, because sums of squares about zero lose small variances in single precision.
+    """
+
+    def __init__(self, known: Moments, maps: "FeatureMaps", threads: int) -> None:
+        self._known = known
+        self._maps = maps
+        self._threads = threads
+        self._center = known.mean_x.astype(np.float32)
+        self._shifts: tuple[np.ndarray, np.ndarray] | None = None
+        self._sums = mapped_sums(known, maps)
+
+    def add(self, block: ViewBlock) -> None:
+        """Add the pairs of a block. Images without a sentence add nothing."""
+        n = len(block.x)
+        counts = np.bincount(block.owners, minlength=n).astype(np.float32)
+        if not counts.any():
+            return
+        # An image without a sentence stays in x, but has the weight zero in all sums below.
+        p = self._maps.image(block.x) if self._maps.image else np.empty((n, 0), np.float32)
+        q = self._maps.text(block.y) if self._maps.text else np.empty((len(block.owners), 0), np.float32)
+        if self._shifts is None:
+            self._shifts = p.mean(axis=0), q.mean(axis=0)
+        p -= self._shifts[0]
+        q -= self._shifts[1]
+        z = block.x - self._center
+        sums = self._sums
+        sums["x"] += counts @ z
+        if self._maps.image:
+            sums["p"] += counts @ p
+            _add_cross(sums["y_p"], sum_by_owner(block.y, block.owners, n), p, self._threads)
+        if self._maps.text:
+            sums["q"] += q.sum(axis=0)
+            _add_cross(sums["y_q"], block.y, q, self._threads)
+            _add_square(sums["qq"], q)
+            by_image = sum_by_owner(q, block.owners, n)
+            _add_product(sums["x_q"], z, by_image)
+            _add_product(sums["pq"], p, by_image)
+        if self._maps.image:
+            if (counts != 1).any():
+                roots = np.sqrt(counts)[:, None]
+                p *= roots
+                z *= roots
+            _add_product(sums["x_p"], z, p)
+            _add_square(sums["pp"], p)
+
+    def result(self) -> Moments:
+        """Return the moments of the mapped views. All pairs of `known` must have been added, and there must be a pair.
+
+        The accumulator must not be used afterwards.
+        """
+        assert self._shifts is not None  # At least one pair was added.
+        return mapped_result(self._known, self._maps, self._sums, self._shifts)
+
+
+def _add_product(total: np.ndarray, left: np.ndarray, right: np.ndarray) -> None:
+    """Add the product left' right to `total` (d, e) in place, for `left` (n, d) and `right` (n, e). All arrays are
+    float32 and contiguous, so that BLAS copies none of them: their transposes are in Fortran order."""
+    if total.size:
+        _sgemm(1, right.T, left.T, beta=1, c=total.T, trans_b=True, overwrite_c=True)
+
+
+def _add_square(total: np.ndarray, rows: np.ndarray) -> None:
+    """Add the lower triangle of rows' rows to `total` (d, d) in place, for `rows` (n, d), both float32 and contiguous.
+
+    BLAS (`syrk`) computes only one triangle of this symmetric product.
+    """
+    _ssyrk(1, rows.T, beta=1, c=total.T, overwrite_c=True)
+
+
+def _add_cross(total: np.ndarray, y: Rows, other: np.ndarray, threads: int) -> None:
+    """Add the product y' other to `total` (d, k) in place, for y (n, d), dense or sparse, and `other` (n, k). Sparse
+    matrices are multiplied in several `threads`."""
+    for rows, part in spans(y):
+        if is_sparse(part):
+            _add_sparse_cross(total[rows], part.T.tocsr(), other, threads)
+        else:
+            total[rows] += part.T @ other
+
+
+def _add_sparse_cross(total: np.ndarray, transposed: csr_array, other: np.ndarray, threads: int) -> None:
+    def add_columns(columns: slice) -> None:
+        total[:, columns] += transposed @ other[:, columns]
+
+    _in_threads(add_columns, other.shape[1], CROSS_COLUMNS, threads)
+
+
+def _in_threads(function: Callable[[slice], object], length: int, step: int, threads: int) -> None:
+    """Call `function` in several `threads` on slices of `step` items, which together cover `length` items. Return after
+    all calls have ended.
+
+    The threads run at the same time, because NumPy and SciPy release the GIL.
+    """
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(function, [slice(start, start + step) for start in range(0, length, step)]))
 
 
 def scale_rows(part: "TextVectors", factors: np.ndarray) -> "TextVectors":

@@ -1,6 +1,6 @@
 """Linear models in PyTorch, on a CPU or a GPU: views as tensors, projections, and moments.
 
-DeviceAccumulator sums the moments of views on a GPU. MappedAccumulator sums the moments of mapped views on any device,
+DeviceAccumulator sums the moments of views on a GPU. DeviceMappedAccumulator sums the moments of mapped views on a GPU,
 in a second pass over the data.
 """
 
@@ -17,7 +17,15 @@ from pipeline.compute.device import OomBatcher, full_float32, upload
 from pipeline.compute.precision import fast_at_float64
 from pipeline.models.joint_model import Features, TextVectors
 from pipeline.models.linear.feature_maps import DeviceMap, FeatureMap, FeatureMaps, project
-from pipeline.models.linear.moments import BLOCK_ROWS, MAX_DOUBLE_PRECISION_COLUMNS, SHIFT_ROWS, Moments, mirror
+from pipeline.models.linear.moments import (
+    BLOCK_ROWS,
+    MAX_DOUBLE_PRECISION_COLUMNS,
+    SHIFT_ROWS,
+    Moments,
+    mapped_result,
+    mapped_sums,
+    mirror,
+)
 from pipeline.models.linear.views import (
     Columns,
     ImageView,
@@ -167,11 +175,8 @@ STRIP_COLUMNS = 1024
 """Number of columns of a symmetric product, such as X'X, that `lower_products` computes at once. The part above the
 diagonal is computed only in the square blocks on the diagonal, because the rest follows by symmetry."""
 MAX_MAPPED_IMAGES = 1 << 16
-"""Maximum number of images whose mapped rows MappedAccumulator adds at once. If the memory of a GPU is too small, the
-number is lowered."""
-OUTER_ROWS = 256
-"""Number of rows of an outer product that are computed and subtracted at once. This number of rows fits in the
-cache."""
+"""Maximum number of images whose mapped rows DeviceMappedAccumulator adds at once. If the memory of a GPU is too small,
+the number is lowered."""
 
 
 class DeviceAccumulator:
@@ -273,15 +278,6 @@ def left_product(left: Tensor, right: Tensor) -> Tensor:
     return ((right.T @ left).T if right.is_sparse else left.T @ right).to_dense()
 
 
-def product_of(left: Tensor, right: Tensor) -> Tensor:
-    """Compute the product (n, e) of two dense matrices, `left` (n, d) and `right` (d, e), on their device.
-
-    On a CPU, NumPy computes the product, because OpenBLAS uses AVX-512 on every CPU that has it. MKL, the BLAS of
-    PyTorch, uses it on few CPUs, and takes 2.2 times as long on a CPU by AMD.
-    """
-    return torch.from_numpy(left.numpy() @ right.numpy()) if left.device.type == "cpu" else left @ right
-
-
 def lower_products(total: Tensor, left: Tensor, right: Tensor) -> list[tuple[Tensor, Tensor]]:
     """Compute left' right on and below the diagonal, for `left` and `right` (n, d) whose product is symmetric.
 
@@ -289,21 +285,17 @@ def lower_products(total: Tensor, left: Tensor, right: Tensor) -> list[tuple[Ten
     this strip in place. This function does not change `total`.
     """
     strips = [slice(start, start + STRIP_COLUMNS) for start in range(0, len(total), STRIP_COLUMNS)]
-    return [(total[strip.start :, strip], product_of(left[:, strip.start :].T, right[:, strip])) for strip in strips]
+    return [(total[strip.start :, strip], left[:, strip.start :].T @ right[:, strip]) for strip in strips]
 
 
-class MappedAccumulator:
-    """Accumulator of the moments of mapped views on `device`, in a second pass over the pairs.
+class DeviceMappedAccumulator:
+    """Accumulator of the same moments as MappedAccumulator, but with PyTorch on `device`.
 
-    `maps` computes the new columns P (b, p) of the images and Q (m, q) of the sentences of a block. The method `add`
-    sums the products of P and Q with each other and with the columns of the views. `known` are the moments of the views
-    for the same pairs, from the first pass. A map that is not a DeviceMap is computed with NumPy on the CPU.
+    A map that is not a DeviceMap is computed with NumPy on the CPU. The other arguments and the columns P and Q are
+    those of MappedAccumulator.
     """
 
     def __init__(self, known: Moments, maps: FeatureMaps, device: torch.device) -> None:
-        p, q = (feature_map.dim if feature_map else 0 for feature_map in (maps.image, maps.text))
-        dim_x = len(known.mean_x)
-        dim_y = len(known.mean_y)
         self._known = known
         self._maps = maps
         self._device = device
@@ -311,17 +303,7 @@ class MappedAccumulator:
         self._image, self._text = (self._placed(feature_map) for feature_map in (maps.image, maps.text))
         self._center = upload(known.mean_x.astype(np.float32), device)
         self._shifts: tuple[Tensor, Tensor] | None = None
-        sums = {"x": (dim_x,), "p": (p,), "q": (q,)}
-        products = {
-            "x_pq": (dim_x, p + q),
-            "y_p": (dim_y, p),
-            "y_q": (dim_y, q),
-            "pp": (p, p),
-            "qq": (q, q),
-            "pq": (p, q),
-        }
-        self._sums = {name: torch.zeros(shape, dtype=torch.float64, device=device) for name, shape in sums.items()}
-        self._sums |= {name: torch.zeros(shape, device=device) for name, shape in products.items()}
+        self._sums = {name: torch.from_numpy(array).to(device) for name, array in mapped_sums(known, maps).items()}
 
     def _placed(self, feature_map: FeatureMap | None) -> Callable[[Rows], Tensor] | None:
         """Return a function from the rows of a view to the new columns of `feature_map`, as a tensor on the device.
@@ -329,8 +311,7 @@ class MappedAccumulator:
         if feature_map is None:
             return None
         device = self._device  # A function that refers to `self` would make a cycle, which keeps the sums in memory.
-        # On a CPU, NumPy computes a map as fast as torch.
-        if device.type == "cpu" or not isinstance(feature_map, DeviceMap):
+        if not isinstance(feature_map, DeviceMap):
             return lambda rows: upload(feature_map(rows), device)
         mapped = feature_map.on(device)
         return lambda rows: mapped(rows_on(rows, device))
@@ -352,25 +333,17 @@ class MappedAccumulator:
         p = self._image(block.x) if self._image else x.new_empty(len(x), 0)
         q = self._text(block.y) if self._text else x.new_empty(len(block.owners), 0)
         if self._shifts is None:
-            # The new columns are centred about their mean in the first block, because sums of squares about zero lose
-            # small variances in single precision.
             self._shifts = p.mean(dim=0), q.mean(dim=0)
         p = p - self._shifts[0]
         q = q - self._shifts[1]
         weighted = weights[:, None] * p
-        by_image = x.new_empty(len(x), 0)
-        products = {}
-        if self._text:
-            by_image = sparse_on(owner_matrix(block.owners, len(x)), self._device) @ q
-            products |= {"q": q.sum(dim=0), "y_q": self._cross(block.y, q)}
+        products = {"x": weights @ z}
         if self._image:
             sums = sum_by_owner(block.y, block.owners, len(x))
-            products |= {"p": weights @ p, "y_p": self._cross(sums, p)}
-        products |= {
-            "x": weights @ z,
-            "x_pq": product_of(z.T, torch.hstack([weighted, by_image])),
-            "pq": product_of(p.T, by_image),
-        }
+            products |= {"p": weights @ p, "x_p": z.T @ weighted, "y_p": self._cross(sums, p)}
+        if self._text:
+            by_image = sparse_on(owner_matrix(block.owners, len(x)), self._device) @ q
+            products |= {"q": q.sum(dim=0), "x_q": z.T @ by_image, "y_q": self._cross(block.y, q), "pq": p.T @ by_image}
         changes = [(self._sums[name], product) for name, product in products.items()]
         changes += lower_products(self._sums["pp"], p, weighted) + lower_products(self._sums["qq"], q, q)
         for total, change in changes:  # The sums are only changed after all products exist, as in DeviceAccumulator.
@@ -386,34 +359,6 @@ class MappedAccumulator:
         The accumulator must not be used afterwards.
         """
         assert self._shifts is not None  # At least one pair was added.
-        known = self._known
-        n = self._known.n
-        root = np.sqrt(n)
         sums = {name: total.cpu().numpy() for name, total in self._sums.items()}
-        x, p, q = (sums[name] / root for name in ("x", "p", "q"))
-        xp, xq = np.split(_subtract_outer(sums["x_pq"], x, np.concatenate([p, q])), [len(p)], axis=1)
-        yp, yq = (_subtract_outer(sums[f"y_{of}"], root * known.mean_y, mean) for of, mean in (("p", p), ("q", q)))
-        pp, qq = (_subtract_outer(mirror(sums[name].T), mean, mean) for name, mean in (("pp", p), ("qq", q)))
-        pq = _subtract_outer(sums["pq"], p, q)
-        keep_x, keep_y = (
-            feature_map is None or feature_map.keep for feature_map in (self._maps.image, self._maps.text)
-        )
-        shift_p, shift_q = (shift.cpu().numpy() for shift in self._shifts)
-        mean_p = shift_p + p / root
-        mean_q = shift_q + q / root
-        return Moments(
-            n,
-            np.concatenate([known.mean_x, mean_p]) if keep_x else mean_p,
-            np.concatenate([known.mean_y, mean_q]) if keep_y else mean_q,
-            np.block([[known.xx, xp], [xp.T, pp]]) if keep_x else pp,
-            np.block([row[not keep_y :] for row in [[known.xy, xq], [yp.T, pq]][not keep_x :]]),
-            np.block([[known.yy, yq], [yq.T, qq]]) if keep_y else qq,
-        )
-
-
-def _subtract_outer(total: np.ndarray, left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """Subtract the outer product left right', in float32, from `total` (p, q), in place, and return `total`."""
-    for start in range(0, len(left), OUTER_ROWS):
-        rows = slice(start, start + OUTER_ROWS)
-        total[rows] -= np.outer(left[rows].astype(np.float32), right.astype(np.float32))
-    return total
+        p, q = (shift.cpu().numpy() for shift in self._shifts)
+        return mapped_result(self._known, self._maps, sums, (p, q))

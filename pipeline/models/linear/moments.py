@@ -11,10 +11,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pipeline.errors import InputError
+
+if TYPE_CHECKING:
+    from pipeline.models.linear.feature_maps import FeatureMaps
 
 BLOCK_ROWS = 4096
 """Maximum number of images in one block of pairs whose products are summed at once. A block of this size is large
@@ -29,7 +33,8 @@ ROUNDING = 1e-6
 """Greatest root mean square correlation between columns of x and y that `require_correlation` treats as a rounding
 error. For this check, variances below this share of the greatest variance of a view are raised to this share."""
 TILE = 256
-"""Number of rows of a matrix that are mirrored or added at a time, so that no second matrix is needed in memory."""
+"""Number of rows of a matrix that are mirrored, added or subtracted at a time, so that no second matrix is needed in
+memory."""
 
 
 @dataclass(frozen=True)
@@ -229,6 +234,57 @@ def sum_moments(parts: Iterable[Moments]) -> Moments:
     """Return the sum of `parts`, of which there must be at least one. Each part is added to the sum of the earlier
     parts, so an iterator that reads the parts from disk needs to hold only one part in memory."""
     return reduce(add, parts)
+
+
+def mapped_sums(known: Moments, maps: "FeatureMaps") -> dict[str, np.ndarray]:
+    """Return the sums of an accumulator of mapped views, name -> array of zeros.
+
+    The views have the moments `known`, and `maps` adds the columns P and Q to x and y. `x`, `p` and `q` are the sums of
+    the rows of x, P and Q. All other sums are products: `x_q`, for example, is the product x'Q. Of the symmetric
+    products `pp` and `qq`, only the lower triangle is summed.
+    """
+    p, q = (feature_map.dim if feature_map else 0 for feature_map in (maps.image, maps.text))
+    x, y = len(known.mean_x), len(known.mean_y)
+    sums = {name: np.zeros(size) for name, size in {"x": x, "p": p, "q": q}.items()}
+    products = {"x_p": (x, p), "x_q": (x, q), "y_p": (y, p), "y_q": (y, q), "pp": (p, p), "qq": (q, q), "pq": (p, q)}
+    return sums | {name: np.zeros(shape, np.float32) for name, shape in products.items()}
+
+
+def mapped_result(
+    known: Moments, maps: "FeatureMaps", sums: dict[str, np.ndarray], shifts: tuple[np.ndarray, np.ndarray]
+) -> Moments:
+    """Return the moments of mapped views from the `sums` over all pairs, which are changed in place.
+
+    The sums are those of `mapped_sums`. x and y are centred about the means in `known`, and P and Q about `shifts`,
+    which are (p,) and (q,).
+    """
+    n = known.n
+    root = np.sqrt(n)
+    x, p, q = (sums[name] / root for name in ("x", "p", "q"))
+    xp, xq, pq = (
+        _subtract_outer(sums[name], left, right) for name, left, right in (("x_p", x, p), ("x_q", x, q), ("pq", p, q))
+    )
+    yp, yq = (_subtract_outer(sums[f"y_{of}"], root * known.mean_y, mean) for of, mean in (("p", p), ("q", q)))
+    pp, qq = (_subtract_outer(mirror(sums[name].T), mean, mean) for name, mean in (("pp", p), ("qq", q)))
+    keep_x, keep_y = (feature_map is None or feature_map.keep for feature_map in (maps.image, maps.text))
+    mean_p = shifts[0] + p / root
+    mean_q = shifts[1] + q / root
+    return Moments(
+        n,
+        np.concatenate([known.mean_x, mean_p]) if keep_x else mean_p,
+        np.concatenate([known.mean_y, mean_q]) if keep_y else mean_q,
+        np.block([[known.xx, xp], [xp.T, pp]]) if keep_x else pp,
+        np.block([row[not keep_y :] for row in [[known.xy, xq], [yp.T, pq]][not keep_x :]]),
+        np.block([[known.yy, yq], [yq.T, qq]]) if keep_y else qq,
+    )
+
+
+def _subtract_outer(total: np.ndarray, left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Subtract the outer product left right', in float32, from `total` (p, q), in place, and return `total`."""
+    for start in range(0, len(left), TILE):
+        rows = slice(start, start + TILE)
+        total[rows] -= np.outer(left[rows].astype(np.float32), right.astype(np.float32))
+    return total
 
 
 def mirror(upper: np.ndarray) -> np.ndarray:

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from functools import reduce
 from itertools import product
 from operator import add
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar, overload
 
 import numpy as np
 import scipy  # SciPy loads its parts on first use, so dense views do not load them.
@@ -476,6 +476,10 @@ class ViewBlock:
         return ViewBlock(self.x[rows], self.y[inside], self.owners[inside] - rows.start)
 
 
+@overload
+def sum_by_owner(y: np.ndarray, owners: np.ndarray, n: int) -> np.ndarray: ...
+@overload
+def sum_by_owner(y: Rows, owners: np.ndarray, n: int) -> Rows: ...
 def sum_by_owner(y: Rows, owners: np.ndarray, n: int) -> Rows:
     """Sum the vectors of the sentences of each image. Sentence j has the vector in row j of y (m, d), and belongs to
     image `owners[j]` of `n`.
