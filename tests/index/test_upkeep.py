@@ -196,7 +196,7 @@ def test_impossible_changes_are_refused_with_a_reason(runs: dict[str, Path], tmp
     retell(foreign / "card.json", "inputs", "model", value="another")
     for error, named, arguments in (
         *((UsageError, "No name matches exactly one photo of", [number]) for number in (80, 10**23, "9" * 4000)),
-        (InputError, "all 80 photos of .*delete this folder", ["--from-file", everything]),
+        (InputError, "every photo of .* \\(80 photos\\).*delete this folder", ["--from-file", everything]),
         (UsageError, "No photo was named.*: `jointspace remove .*/small/bundle .*/small/data/.*png`", []),
         (UsageError, "No name matches exactly one photo of", ["--from-file", nothing]),
     ):
