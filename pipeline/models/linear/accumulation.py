@@ -40,10 +40,11 @@ if TYPE_CHECKING:
     from pipeline.models.linear.feature_maps import FeatureMaps
 
 Item = TypeVar("Item")
+# BLAS's product of two matrices, and of a matrix with itself, in single precision.
 _sgemm, _ssyrk = get_blas_funcs(("gemm", "syrk"), dtype=np.float32)
 CROSS_COLUMNS = 256
-"""Number of columns of X in one task of a thread that computes the product Y'X of sparse sentences Y and images X. A
-block of this width fits into the cache."""
+"""Number of columns of a dense matrix that one task of a thread multiplies by a sparse matrix, as in the product Y'X of
+sparse sentences Y and images X. A block of this width fits into the cache."""
 
 
 def sum_blocks(
@@ -281,15 +282,18 @@ class MappedAccumulator:
         sums["x"] += counts @ z
         if self._maps.image:
             sums["p"] += counts @ p
-            _add_cross(sums["y_p"], sum_by_owner(block.y, block.owners, n), p, self._threads)
+            text_by_image = sum_by_owner(block.y, block.owners, n)
+            _add_cross(sums["y_p"], text_by_image, p, self._threads)
         if self._maps.text:
             sums["q"] += q.sum(axis=0)
             _add_cross(sums["y_q"], block.y, q, self._threads)
             _add_square(sums["qq"], q)
-            by_image = sum_by_owner(q, block.owners, n)
-            _add_product(sums["x_q"], z, by_image)
-            _add_product(sums["pq"], p, by_image)
+            q_by_image = sum_by_owner(q, block.owners, n)
+            _add_product(sums["x_q"], z, q_by_image)
+            _add_product(sums["pq"], p, q_by_image)
         if self._maps.image:
+            # These products count an image once for each of its sentences, so the factors are multiplied by the square
+            # root of this number. The products above need no factor, because they sum over all sentences of an image.
             if (counts != 1).any():
                 roots = np.sqrt(counts)[:, None]
                 p *= roots
