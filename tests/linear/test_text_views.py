@@ -148,6 +148,15 @@ def test_image_view_without_any_features_names_the_missing_encoder() -> None:
         ImageView(("eyes",), (3,), ("l2",)).stack({})
 
 
+def test_features_of_another_number_of_images_are_refused() -> None:
+    """A model embeds images in blocks, so that a block could end where the features of the first encoder end."""
+    view = ImageView(("eyes", "ears"), (3, 2), ())
+    features = {"eyes": np.zeros((4, 3), np.float16), "ears": np.zeros((5, 2), np.float16)}
+    assert view.count_rows({**features, "ears": features["ears"][:4]}) == 4
+    with pytest.raises(IntegrityError, match="features of encoder ears have the shape"):
+        view.count_rows(features)
+
+
 def test_steps_of_a_view_multiply_by_a_weight() -> None:
     features = {"one": np.array([[3.0, -4.0]], np.float32), "two": np.array([[4.0]], np.float32)}
     weighted = ImageView(("one", "two"), (2, 1), (("l2", "times 1.5"), ("sqrt", "times 1e-05")))

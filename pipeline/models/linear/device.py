@@ -156,7 +156,7 @@ class Projections:
     def images(self, features: Features) -> np.ndarray:
         """Project n images with the stored `features`, encoder -> array (n, dim of the encoder). Return an array (n, c)
         float32. Raises IntegrityError if an encoder of the view is missing or its features have another shape."""
-        count = len(next(iter(self._view.select_blocks(features))))
+        count = self._view.count_rows(features)
         return self._join(lambda rows: self._image(stack_on(self._view, features, self._device, rows)), count)
 
     def sentences(self, y: Rows) -> np.ndarray:

@@ -153,7 +153,7 @@ class LinearModel:
             stacked = self.view.stack({name: block[rows] for name, block in features.items()})
             return project(mapped_columns(stacked, self.maps.image), self.mean_x, self.directions.w)
 
-        return self._finish(_in_blocks(embed, len(next(iter(features.values()), ()))))
+        return self._finish(_in_blocks(embed, self.view.count_rows(features)))
 
     def embed_sentences(self, sentences: "Sentences") -> np.ndarray:
         """Embed n `sentences`, text encoder -> sparse or dense vectors (n, dimensions of the encoder). Return (n, c)

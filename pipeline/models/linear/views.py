@@ -234,6 +234,11 @@ class ImageView(View):
             return (tuple(shared),) * len(self.encoders)
         return tuple(steps for steps in self.steps if not isinstance(steps, str)) or ((),) * len(self.encoders)
 
+    def count_rows(self, features: Features) -> int:
+        """Return the number n of images in `features`, encoder -> array (n, dim of the encoder). Raises IntegrityError
+        if an encoder of the view is missing or its features have another shape."""
+        return [len(block) for block in self.select_blocks(features)][0]
+
     def stack(self, features: Features) -> np.ndarray:
         """Normalise the `features`, encoder -> array (n, dim of the encoder), and put them side by side in a new array
         (n, dim) float32.
