@@ -145,7 +145,8 @@ def run_rules(folder: Path, cores: int) -> tuple[float, float]:
     """Run the rules of the Snakefile in `folder`, on `cores` cores, from the features to the indexes and evaluations of
     `ncca` and `sae`. Return the wall seconds, and the CPU seconds of Snakemake and all jobs.
 
-    The CPU seconds in the files of Snakemake are too few, because Snakemake measures a job every 30 seconds only.
+    The CPU seconds in the files of Snakemake are too few. It measures a job at intervals of up to 30 seconds, and
+    misses the time after the last measurement.
     """
     targets = [f"results/million/index/{row}/card.json" for row in ("ncca", "sae")]
     command = [sys.executable, "-m", "snakemake", "-s", str(ROOT / "Snakefile"), "--cores", str(cores), *targets]
@@ -158,8 +159,8 @@ def run_rules(folder: Path, cores: int) -> tuple[float, float]:
 
 
 def _cpu_seconds_of_children() -> float:
-    """Return the CPU seconds of all processes that this process has started, directly or indirectly, and that have
-    ended."""
+    """Return the CPU seconds of all ended processes that this process or its child processes have started and waited
+    for."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 

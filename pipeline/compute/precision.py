@@ -126,8 +126,8 @@ def require_finite(source: Path | str, name: str, array: np.ndarray) -> None:
     """
     if array.dtype.kind != "f" or not array.size:
         return
-    # If the sum is finite, all numbers are finite. The sum takes a fraction of the time of checking each number. If the
-    # sum is not finite, each row is checked, because the sum of finite numbers may overflow. NumPy's sum of float16
+    # If the sum is finite, all numbers are finite. The sum takes less time than checking each number. If the sum is
+    # not finite, each row is checked, because the sum of finite numbers may overflow. NumPy's sum of float16
     # numbers is fastest in double precision, and would overflow soon in half precision.
     with np.errstate(all="ignore"):
         if np.isfinite(array.sum(dtype=np.float64 if array.dtype == np.float16 else None)):

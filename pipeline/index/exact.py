@@ -136,6 +136,7 @@ def search_exact(
     from pipeline.index.faiss_types import untyped
     from pipeline.index.format import METRICS
 
+    # This setting holds for all later searches of FAISS in this process.
     untyped(faiss).cvar.distance_compute_blas_database_bs = FAISS_ROWS
     heap = faiss.ResultHeap(len(queries), k, keep_max=metric == "inner_product")
     for block in blocks:

@@ -129,7 +129,7 @@ def _report_left_out(change: "Change", shards: "Sequence[IndexShard]", manifest:
     digests = dict(enumerate(manifest.images["sha256"].to_pylist()))
     if gone := len(digests) - total:
         log.info(
-            "`jointspace add` leaves out %s that `jointspace remove` has removed from %s.",
+            "`jointspace add` ignores %s that `jointspace remove` has removed from %s.",
             counted(gone, "photo"),
             change.home,
         )

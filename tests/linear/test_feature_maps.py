@@ -22,7 +22,7 @@ from pipeline.models.linear.feature_maps import (
 )
 from pipeline.models.linear.kernels import KernelFeatures
 from pipeline.models.linear.moments import Expansion, Moments
-from pipeline.models.linear.views import ViewBlock
+from pipeline.models.linear.views import Columns, ViewBlock
 
 
 def make_block(seed: int, n: int = 90, dim_x: int = 12, dim_y: int = 9) -> ViewBlock:
@@ -95,6 +95,21 @@ def test_moments_of_mapped_views_equal_those_of_dense_mapped_rows(maps: FeatureM
     x = np.vstack([dense_columns(block.x, maps.image)[block.owners] for block in BLOCKS])
     y = np.vstack([dense_columns(block.y, maps.text) for block in BLOCKS])
     assert_same(found, dense_moments(x, y))
+
+
+@pytest.mark.parametrize("text", ["dense", "sparse and dense"])
+@pytest.mark.parametrize("name", ["cosines and sines", "images only", "sentences only"])
+def test_mapped_moments_do_not_depend_on_the_form_of_the_text_and_the_order_of_sentences(name: str, text: str) -> None:
+    rng = np.random.default_rng(13)
+    shuffled = []
+    for block in BLOCKS:
+        order = rng.permutation(len(block.owners))
+        y = block.y[order]
+        dense = y.toarray()
+        forms = {"dense": dense, "sparse and dense": Columns([y[:, :4], dense[:, 4:]])}
+        shuffled.append(ViewBlock(block.x, forms[text], block.owners[order]))
+    known = moments_of(*BLOCKS)
+    assert_same(mapped_moments(known, shuffled, MAPS[name]), mapped_moments(known, BLOCKS, MAPS[name]))
 
 
 @pytest.mark.parametrize("keep", [True, False])

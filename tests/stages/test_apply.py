@@ -309,7 +309,7 @@ def test_removed_photos_are_not_added_again(colours: Path, tmp_path: Path, caplo
     run_command("remove", index, f"{photos}/red-00.png", f"{colours}/data/green-01.png")
     photos = photos.rename(tmp_path / "moved")
     run_command("add", index, photos)
-    assert f"leaves out 2 photos that `jointspace remove` has removed from {index}." in caplog.text
+    assert f"`jointspace add` ignores 2 photos that `jointspace remove` has removed from {index}." in caplog.text
     assert f"added 0 of 7 photos of {photos}" in caplog.text and open_index(index).card.images.count == 46
     (tmp_path / "moved").rename(tmp_path / "photos")
     retell(index / "added/00-photos/index/ncca/card.json", "inputs", "model", value="an earlier one")

@@ -71,7 +71,8 @@ def sum_blocks(
 
 def ahead(items: Iterable[Item]) -> Iterator[Item]:
     """Yield the `items` in their order. While the caller uses an item, a second thread already produces the next item,
-    so two items are in memory."""
+    so two items are in memory. The second thread waits while the caller is in a function of scipy.linalg.blas, which
+    holds the GIL."""
     waiting = iter(items)
     end = object()
     with ThreadPoolExecutor(1) as thread:
@@ -346,7 +347,7 @@ def _in_threads(function: Callable[[slice], object], length: int, step: int, thr
     """Call `function` in several `threads` on slices of `step` items, which together cover `length` items. Return after
     all calls have ended.
 
-    The threads run at the same time, because NumPy and SciPy release the GIL.
+    The threads run at the same time, because NumPy and the sparse products of SciPy release the GIL.
     """
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(function, [slice(start, start + step) for start in range(0, length, step)]))

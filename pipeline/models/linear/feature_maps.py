@@ -41,7 +41,8 @@ if TYPE_CHECKING:
 
 
 class FeatureMap(Protocol):
-    """A map from rows (n, d) of a view to new columns (n, `dim`) float32.
+    """A map from rows (n, d) of a view to new columns (n, `dim`) float32. Each call returns a new array, which the
+    caller may change.
 
     If `keep` is true, the new columns follow the columns of the view. Otherwise they replace the columns of the view.
     `settings()` are JSON values and `tensors()` are arrays by name, from which the class method `from_parts` restores

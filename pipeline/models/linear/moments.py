@@ -240,8 +240,9 @@ def mapped_sums(known: Moments, maps: "FeatureMaps") -> dict[str, np.ndarray]:
     """Return the sums of an accumulator of mapped views, name -> array of zeros.
 
     The views have the moments `known`, and `maps` adds the columns P and Q to x and y. `x`, `p` and `q` are the sums of
-    the rows of x, P and Q. All other sums are products: `x_q`, for example, is the product x'Q. Of the symmetric
-    products `pp` and `qq`, only the lower triangle is summed.
+    the rows of x, P and Q. All other sums are products: `x_q`, for example, is the product x'Q. In these sums, x is
+    centred about its mean in `known`, P and Q are centred about means that the accumulator chooses, and y is not
+    centred. Of the symmetric products `pp` and `qq`, only the lower triangle is summed.
     """
     p, q = (feature_map.dim if feature_map else 0 for feature_map in (maps.image, maps.text))
     x, y = len(known.mean_x), len(known.mean_y)
@@ -253,11 +254,8 @@ def mapped_sums(known: Moments, maps: "FeatureMaps") -> dict[str, np.ndarray]:
 def mapped_result(
     known: Moments, maps: "FeatureMaps", sums: dict[str, np.ndarray], shifts: tuple[np.ndarray, np.ndarray]
 ) -> Moments:
-    """Return the moments of mapped views from the `sums` over all pairs, which are changed in place.
-
-    The sums are those of `mapped_sums`. x and y are centred about the means in `known`, and P and Q about `shifts`,
-    which are (p,) and (q,).
-    """
+    """Return the moments of mapped views from the `sums` over all pairs, which `mapped_sums` describes. They are
+    changed in place. `shifts` are the means (p,) and (q,) about which P and Q are centred in the sums."""
     n = known.n
     root = np.sqrt(n)
     x, p, q = (sums[name] / root for name in ("x", "p", "q"))

@@ -302,7 +302,7 @@ def _normalise_into(out: np.ndarray, block: np.ndarray, steps: Steps) -> None:
     """
     first = steps[: steps.index("l2")] if "l2" in steps else steps
     if first and block.dtype == np.float16 and block.size > FLOAT16_VALUES:
-        with np.errstate(invalid="ignore"):  # The table also has NaN.
+        with np.errstate(invalid="ignore", over="ignore"):  # The table also has NaN and the greatest numbers.
             look_up(normalise(float16_values(), first), block, out)
         normalise(out, steps[len(first) :])
     else:
