@@ -310,10 +310,11 @@ def _turn_upright(image: Image.Image) -> Image.Image:
     with suppress(Exception):  # damaged EXIF does not affect the pixels
         image.load()
         method = UPRIGHT.get(image.getexif().get(ExifTags.Base.Orientation))
-        upright = image.copy() if method is None else image.transpose(method)
-        for key in ORIENTED if method is not None else ():
-            upright.info.pop(key, None)
-        return upright
+        if method is not None:
+            upright = image.transpose(method)
+            for key in ORIENTED:
+                upright.info.pop(key, None)
+            return upright
     return image
 
 
