@@ -302,8 +302,8 @@ def _to_rgb(image: Image.Image, colours: bool = True, note: str | None = None) -
 
 
 def _turn_upright(image: Image.Image) -> Image.Image:
-    """Return an image upright by its EXIF orientation, or unturned if the orientation is missing or cannot be read.
-    An image that was turned has no orientation any more.
+    """Return an image upright by its EXIF orientation, or the image itself if it need not be turned, or if its
+    orientation is missing or cannot be read. An image that was turned has no orientation any more.
 
     Pillow's own function also writes the EXIF data again, which fails for some values that can be read.
     """

@@ -215,6 +215,14 @@ def decode_within_little(data: bytes) -> tuple[int, int]:
     return decode(data, LIMITS).size
 
 
+def test_scan_markers_are_counted_across_the_ends_of_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = np.random.default_rng(0).choice(np.array([0xFF, opening.SCAN_MARKER, 0], np.uint8), 5000).tobytes()
+    for size in (1, 7, 4999, 5000, 1 << 20):
+        monkeypatch.setattr(opening, "COUNTED_BYTES", size)
+        for part in (data, data[:1], b""):
+            assert opening.count_scan_markers(part) == part.count(b"\xff\xda")
+
+
 @pytest.mark.skipif(sys.platform != "linux" or not features.check("avif"), reason="needs Linux and AVIF")
 def test_a_photo_with_more_pixels_than_its_header_declares_is_refused() -> None:
     """Checks that an AVIF of 16 million pixels, whose header is changed to declare 64 x 64 pixels, is refused for its

@@ -55,8 +55,8 @@ def test_embeddings_equal_those_of_numpy(device, name: str, training: str, monke
     images = model.embed_images(pairs.features)
     sentences = model.embed_sentences(pairs.sentences)
     monkeypatch.setattr(projection, "EMBEDDED_ROWS", 7)
-    np.testing.assert_allclose(model.embed_images(pairs.features), images, atol=2e-6)
-    np.testing.assert_allclose(model.embed_sentences(pairs.sentences), sentences, atol=2e-6)
+    np.testing.assert_allclose(model.embed_images(pairs.features), images, atol=2e-5)
+    np.testing.assert_allclose(model.embed_sentences(pairs.sentences), sentences, atol=2e-5)
     done: list[int] = []
     monkeypatch.setattr(OomBatcher, "map", full_beyond(13, done))
     assert model.to(device) is model

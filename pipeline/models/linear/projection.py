@@ -35,6 +35,9 @@ EIGENVALUES = {"correlation": 0.0, "gong": 1.0}
 published code of Gong et al. (MultiviewCCA), C v = lambda B v, where C has all four blocks of the covariance and B only
 the diagonal blocks. There lambda = 1 + rho.
 """
+EMBEDDED_ROWS = 4096
+"""Maximum number of images, or of sentences, that a linear model maps and projects at once on a CPU. A block of this
+size takes 116 MB for 7,096 mapped columns. With larger blocks, the allocation of memory takes much of the time."""
 
 
 @dataclass(frozen=True)
@@ -191,11 +194,6 @@ class LinearModel:
 def unit_rows(rows: np.ndarray) -> np.ndarray:
     """Return a copy of `rows` (n, c) whose rows have unit length. Rows of zeros stay zero."""
     return scale_to_unit_length(rows.copy())
-
-
-EMBEDDED_ROWS = 4096
-"""Maximum number of images, or of sentences, that a linear model maps and projects at once on a CPU. A block of this
-size takes 116 MB for 7,096 mapped columns. With larger blocks, the allocation of memory takes much of the time."""
 
 
 def _in_blocks(embed: Callable[[slice], np.ndarray], count: int) -> np.ndarray:
